@@ -1,0 +1,1 @@
+"""Rules only: no I/O, no clock, no randomness, no third-party library."""

@@ -1,0 +1,110 @@
+"""Every failure that crosses a layer: a stable code, what happened, what to do.
+
+Messages are safe to show and to log: they carry ids, codes and host names, never a URL's query.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+
+class DlpipeError(Exception):
+    """Base of all errors of the project."""
+
+    code = "error"
+    hint = ""
+
+    def __init__(self, message: str, *, code: str | None = None, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        if code is not None:
+            self.code = code
+        if hint is not None:
+            self.hint = hint
+
+    def __str__(self) -> str:
+        return f"{self.message} [{self.code}]"
+
+
+class InvalidInput(DlpipeError):
+    """The caller's request was refused before anything changed."""
+
+    code = "invalid_input"
+
+
+class Misconfigured(DlpipeError):
+    """A setting, or the place a setting points to, cannot be used."""
+
+    code = "misconfigured"
+
+
+class LedgerUnavailable(DlpipeError):
+    """The database did not answer; nothing was recorded."""
+
+    code = "ledger_unavailable"
+    hint = "Check that the database is running and that DLPIPE_DATABASE_URL names it; the work goes on by itself."
+
+
+class LeaseUnavailable(DlpipeError):
+    """Redis did not answer, so nobody can be given a lease."""
+
+    code = "lease_unavailable"
+    hint = "Check that Redis is running and that DLPIPE_REDIS_URL names it; the work goes on by itself."
+
+
+class ResultUnreadable(DlpipeError):
+    """A stored result does not have the shape its kind demands."""
+
+    code = "result_unreadable"
+
+
+class IllegalTransition(DlpipeError):
+    """The state table has no such step from where the job is."""
+
+    code = "illegal_transition"
+
+    def __init__(self, job_id: str, wanted: str, allowed: Collection[str], actual: str) -> None:
+        self.job_id, self.wanted, self.allowed, self.actual = job_id, wanted, frozenset(allowed), actual
+        super().__init__(
+            f"job {job_id} cannot become {wanted}: that is allowed only from "
+            f"{', '.join(sorted(allowed)) or 'no state'}, and it is {actual}"
+        )
+
+
+class LeaseBusy(DlpipeError):
+    """Somebody else holds the job's lease."""
+
+    code = "lease_busy"
+
+
+class LeaseLost(DlpipeError):
+    """The lease or the fence is no longer ours: stop, and record nothing."""
+
+    code = "lease_lost"
+
+
+class StageFailure(DlpipeError):
+    """A stage could not do its work; the runner turns this into one guarded write."""
+
+
+class Retryable(StageFailure):
+    """It may work later. `after_s` is what the server asked for, when it asked."""
+
+    def __init__(self, message: str, *, code: str, hint: str = "", after_s: float | None = None) -> None:
+        super().__init__(message, code=code, hint=hint)
+        self.after_s = after_s
+
+
+class Postponed(StageFailure):
+    """Not our turn yet: handed back until then, and no attempt is used up."""
+
+    def __init__(self, message: str, *, code: str, after_s: float, hint: str = "") -> None:
+        super().__init__(message, code=code, hint=hint)
+        self.after_s = after_s
+
+
+class Permanent(StageFailure):
+    """Trying again cannot help."""
+
+    def __init__(self, message: str, *, code: str, hint: str = "") -> None:
+        super().__init__(message, code=code, hint=hint)

@@ -1,0 +1,80 @@
+"""The stages of an artifact job in their order, and which of them a run still has to do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from dlpipe.core import states
+from dlpipe.core.states import State
+
+
+class OpType(StrEnum):
+    HEAD = "HEAD"
+    RESUME = "RESUME"
+    STREAM = "STREAM"
+    FINALIZE = "FINALIZE"
+    INDEX = "INDEX"
+    DEDUPE = "DEDUPE"
+
+
+class Queue(StrEnum):
+    PLAN = "plan"
+    NET = "net"
+    DISK = "disk"
+    BEAT = "beat"
+
+
+@dataclass(frozen=True, slots=True)
+class StageRow:
+    name: str
+    op: OpType
+    queue: Queue
+    progress: int
+    """How far a job is, in percent, once this stage is recorded."""
+
+
+STAGES: tuple[StageRow, ...] = (
+    StageRow("head", OpType.HEAD, Queue.NET, 5),
+    StageRow("resume_decide", OpType.RESUME, Queue.NET, 10),
+    StageRow("stream", OpType.STREAM, Queue.NET, 80),
+    StageRow("finalize", OpType.FINALIZE, Queue.DISK, 90),
+    StageRow("index", OpType.INDEX, Queue.DISK, 95),
+    StageRow("dedupe", OpType.DEDUPE, Queue.DISK, 100),
+)
+_BY_NAME = {row.name: row for row in STAGES}
+
+
+def stage(name: str) -> StageRow:
+    return _BY_NAME[name]
+
+
+def remaining(state: State) -> tuple[StageRow, ...]:
+    """The stages that a run has yet to do for a job in this state; none when it is at an end.
+
+    A state that no stage claims (PLANNED, FAILED) is looked at as the start of a run would leave it.
+    """
+    for at in (state, states.start_target(state)):
+        for position, row in enumerate(STAGES):
+            if at is not None and at in states.claimable(row.name):
+                return STAGES[position:]
+    return ()
+
+
+def first_of_run(state: State) -> StageRow | None:
+    """The stage that may start a new run of a job in this state."""
+    begin = states.start_target(state)
+    return remaining(begin)[0] if begin is not None else None
+
+
+def startable(stage_name: str) -> frozenset[State]:
+    """From which states may this stage be the first of a new run?"""
+    found = ((state, first_of_run(state)) for state in State)
+    return frozenset(state for state, row in found if row is not None and row.name == stage_name)
+
+
+def is_past(state: State, stage_name: str) -> bool:
+    """Has a job in this state, within its run, already recorded this stage?"""
+    if state in (State.PLANNED, State.FAILED, State.CANCELED):
+        return False
+    return stage_name not in {row.name for row in remaining(state)}

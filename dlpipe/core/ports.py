@@ -1,0 +1,378 @@
+"""What the pipeline needs from the outside, as small protocols; each docstring is the contract.
+
+One contract suite in tests/contract/ runs on every adapter and fake of a port.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from dlpipe.core.flow import OpType, StageRow
+from dlpipe.core.layout import Place
+from dlpipe.core.model import ArtifactJob, ArtifactRecord, JobSpec, JobView, OpView, PlanAnswer, Scope
+from dlpipe.core.recovery import FailureWrite
+from dlpipe.core.remote import Headers, PartFacts, RemoteFacts
+from dlpipe.core.results import DedupeAction, Result, Results
+from dlpipe.core.states import State, Status
+
+# ── the ledger ────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """The job is ours under `job.fence`."""
+
+    job: ArtifactJob
+
+
+@dataclass(frozen=True, slots=True)
+class Past:
+    """This run has recorded that stage already; the chain may go on."""
+
+    state: State
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The message has nothing to say to the job as it is now; the chain ends. `reason` is for people."""
+
+    reason: str
+
+
+Claim = Claimed | Past | Refused
+
+
+@dataclass(frozen=True, slots=True)
+class StartedOp:
+    """An op that we hold. `seen`: somebody started it before us. `prior`: it was even finished, in `prior_run`."""
+
+    op_key: str
+    op_type: OpType
+    fence: int
+    seen: bool
+    prior: Result | None = None
+    prior_run: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Hint:
+    """A message to be sent: the stages that this run has left to do."""
+
+    job_id: str
+    run: int
+    stages: tuple[StageRow, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A lease that the row still mirrors although its time, or its owner, is over."""
+
+    job: ArtifactJob
+    token: str
+
+
+@dataclass(frozen=True, slots=True)
+class KnownBlob:
+    sha256: str
+    pointer: str
+    size: int
+    etag: str | None = None
+    last_modified: str | None = None
+    content_type: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FirstCopy:
+    """The earliest registered copy of some bytes in a dedupe scope."""
+
+    pointer: str
+    job_id: str
+
+
+class Jobs(Protocol):
+    """The rows of jobs. Every method is part of the unit's one transaction."""
+
+    def plan_if_absent(self, specs: Sequence[JobSpec]) -> list[PlanAnswer]:
+        """Insert the jobs that no row has yet; answer each in order. Only an equal key counts as present."""
+
+    def claim(self, stage: StageRow, job_id: str, run: int, token: str, ttl_s: float) -> Claim:
+        """Take the job for a stage in one guarded statement, which raises the fence."""
+
+    def advance(self, job: ArtifactJob, stage: StageRow, target: State) -> None:
+        """Enter `target` after the stage's effect, and free the lease.
+
+        LeaseLost when the fence is no longer `job.fence`; IllegalTransition when the table has no such step.
+        """
+
+    def fail(self, job: ArtifactJob, write: FailureWrite) -> None:
+        """End the run without success: wait for the next one, or for good. LeaseLost as above."""
+
+    def hand_back(self, job: ArtifactJob) -> bool:
+        """Free a claim whose work was given up, due again at once; False when the fence has moved on."""
+
+    def renew(self, claims: Sequence[tuple[str, int]], ttl_s: float) -> set[str]:
+        """Extend the mirrored leases of (job id, fence); answer the job ids that are no longer ours."""
+
+    def take_due(self, limit: int, window: int, per_host: int) -> list[Hint]:
+        """Mark due jobs as published, as far as the window allows, and answer what to send."""
+
+    def take_lost(self, limit: int, lost_after_s: float) -> list[Hint]:
+        """Mark as published again the jobs whose message must be lost: sent long ago, held by nobody."""
+
+    def unpublish(self, job_ids: Sequence[str]) -> None:
+        """The messages could not be sent: the jobs are as if never published."""
+
+    def expired(self, limit: int) -> list[Held]:
+        """Jobs whose mirrored lease has run out."""
+
+    def held(self, limit: int) -> list[Held]:
+        """Jobs whose mirrored lease is live."""
+
+    def orphan(self, held: Held, write: FailureWrite | None) -> bool:
+        """Free the job from a dead holder: a new run is due (None), or it fails for good. Guarded by the fence."""
+
+    def cancel(self, scope: Scope, job_id: str) -> Status | None:
+        """Cancel if the table allows it; the status afterwards; None for an unknown or foreign id."""
+
+    def retry(self, scope: Scope, job_id: str) -> Status | None:
+        """Make a job that failed for good due again, with its attempts given back; status as above."""
+
+    def get_current_state(self, job_id: str) -> State | None: ...
+
+    def get(self, scope: Scope, job_id: str) -> JobView | None: ...
+
+    def list_(self, scope: Scope, status: Status | None, limit: int, after: str | None) -> list[JobView]:
+        """The newest first; `after` is the last job id of the page before."""
+
+    def counts(self, scope: Scope | None) -> Mapping[Status, int]: ...
+
+
+class Ledger(Protocol):
+    """The exactly-once record of effects."""
+
+    def results(self, job_id: str, run: int) -> Results: ...
+
+    def start(self, op_key: str, op_type: OpType, job: ArtifactJob) -> StartedOp:
+        """Record that the effect is about to be performed by the holder of `job.fence`."""
+
+    def finish(self, op: StartedOp, result: Result, code: str) -> None:
+        """Store the result once; on an op that is finished already the first result stays. LeaseLost if overtaken."""
+
+    def fail(self, op: StartedOp, code: str) -> None: ...
+
+    def mark_abandoned(self, limit: int) -> int:
+        """Mark started ops whose fence was overtaken."""
+
+    def get_effect_result(self, op_key: str) -> Result | None:
+        """The stored result of a finished op; None when it is not finished (a started op is no result)."""
+
+    def ops(self, scope: Scope, job_id: str) -> list[OpView]: ...
+
+
+class Registry(Protocol):
+    """Artifacts and the indexes that find bytes again."""
+
+    def known_url(self, tenant_id: str, canonical_url: str, trust_s: float) -> KnownBlob | None: ...
+
+    def first_copy(self, dedupe_scope: str, sha256: str) -> FirstCopy | None: ...
+
+    def add_copy(self, dedupe_scope: str, sha256: str, pointer: str, size: int, job_id: str) -> None:
+        """Remember the first copy of these bytes; a later one changes nothing."""
+
+    def repoint(self, dedupe_scope: str, sha256: str, old: str, new: str, job_id: str) -> None:
+        """The first copy is gone or damaged: this one takes its place."""
+
+    def add_artifact(self, record: ArtifactRecord) -> None:
+        """Register a result and link it to its job; the same record again changes nothing."""
+
+    def see_url(self, tenant_id: str, canonical_url: str, blob: KnownBlob) -> None: ...
+
+    def note(self, artifact_uuid: str, job_id: str, facts: Mapping[str, Any]) -> None:
+        """Write what is measured of an artifact into its manifest row."""
+
+    def artifacts_of(self, scope: Scope, job_id: str) -> list[ArtifactRecord]: ...
+
+
+class Unit(Protocol):
+    """One transaction and the repositories that share it."""
+
+    @property
+    def jobs(self) -> Jobs: ...
+    @property
+    def ledger(self) -> Ledger: ...
+    @property
+    def registry(self) -> Registry: ...
+
+    def rollback(self) -> None:
+        """Undo what this unit wrote; leaving it then commits nothing."""
+
+
+class Database(Protocol):
+    """Where the truth is. Leaving a unit commits it; an exception undoes it.
+
+    LedgerUnavailable when the database does not answer.
+    """
+
+    def write(self) -> AbstractContextManager[Unit]: ...
+    def read(self) -> AbstractContextManager[Unit]: ...
+
+
+# ── leases, messages, progress ────────────────────────────────────────────────────────────────────
+
+
+class Lease(Protocol):
+    @property
+    def token(self) -> str: ...
+
+    def bind(self, fence: int) -> None:
+        """From now on the heartbeat also renews the mirror in the row, under this fence."""
+
+    def check(self) -> None:
+        """Raise LeaseLost when the lease ran out, was taken, or its fence was overtaken."""
+
+
+class Leases(Protocol):
+    """One holder per job among all workers. LeaseUnavailable when Redis does not answer."""
+
+    def hold(self, job_id: str) -> AbstractContextManager[Lease]:
+        """Hold the job's lease, renewed in the background; LeaseBusy when somebody else has it."""
+
+    def live(self, job_ids: Sequence[str]) -> set[str]:
+        """Which of these jobs somebody holds right now."""
+
+    def owner_is_dead(self, token: str) -> bool:
+        """Is it certain that the process behind this token is gone? Never a guess."""
+
+    def release_dead(self, job_id: str, token: str) -> bool:
+        """Release in the name of a holder that is certainly gone; a foreign lease stays untouched."""
+
+
+class Publisher(Protocol):
+    """Sends hints. A hint may be lost or doubled without harm."""
+
+    def publish(self, hints: Sequence[Hint]) -> None: ...
+
+
+class Progress(Protocol):
+    """Bytes so far, for people to watch. Best effort: it never fails and never decides anything."""
+
+    def report(self, job_id: str, done: int, total: int | None) -> None: ...
+    def clear(self, job_id: str) -> None: ...
+    def get(self, job_ids: Sequence[str]) -> Mapping[str, tuple[int, int | None]]: ...
+
+
+# ── bytes ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Part(Protocol):
+    """Bytes on their way, under an exclusive lock. Progress is what the sidecar vouches for, never the size."""
+
+    @property
+    def facts(self) -> PartFacts | None:
+        """What the sidecar says is here; None for a new or unreadable one."""
+
+    @property
+    def offset(self) -> int:
+        """Where the next byte goes."""
+
+    @property
+    def path(self) -> str: ...
+
+    def begin(self, remote: RemoteFacts) -> None:
+        """Throw away what is here (unlink, never truncate) and start at offset 0 under these validators."""
+
+    def verify(self, upto: int) -> int:
+        """Re-hash what is held, keep the furthest checkpoint that matches, at most `upto`; answer the offset."""
+
+    def rewind(self, offset: int) -> int:
+        """Go back to the furthest verified checkpoint at or before `offset`; answer where that is."""
+
+    def write(self, data: bytes | memoryview) -> None:
+        """Append at the offset, and checkpoint now and then."""
+
+    def settle(self, remote: RemoteFacts) -> None:
+        """The validators of the answer that is being appended, for the sidecar."""
+
+    def flush(self) -> None:
+        """Let the sidecar vouch for every byte written so far."""
+
+    def finish(self) -> tuple[str, int, int]:
+        """Make all bytes durable; answer (sha256, size, milliseconds of fsync)."""
+
+    def head(self, size: int) -> bytes:
+        """The first bytes held."""
+
+    def fileno(self) -> int: ...
+
+    def remove(self) -> None:
+        """Remove part and sidecar."""
+
+
+class Staging(Protocol):
+    def claim(self, tenant: str, canonical_url: str, job_id: str, fence: int) -> AbstractContextManager[Part]:
+        """Lock the part of a URL. A holder of the same job with a lower fence is overtaken: the part is then new.
+
+        Postponed(`part_busy`) when another job holds it; LeaseLost when a later fence of this job does.
+        """
+
+
+class BlobStore(Protocol):
+    """Bytes named by their sha256. Nothing is ever overwritten."""
+
+    backend: str
+
+    def place(self, tenant: str, project: str, sha256: str, ext: str) -> Place: ...
+
+    def publish(self, part: Part, place: Place, size: int) -> bool:
+        """Give the part's bytes, re-hashed, their final name, durably; True when they were there already.
+
+        Retryable(`part_damaged`) when the bytes do not hash to the name.
+        """
+
+    def holds(self, pointer: str, size: int) -> bool:
+        """Is the blob there with this size? (cheap)"""
+
+    def is_right(self, pointer: str, sha256: str, size: int) -> bool:
+        """Is the blob there and do its bytes hash to its name? (reads it all)"""
+
+    def copy(self, pointer: str, place: Place) -> DedupeAction:
+        """Put the same bytes at another place, by link where possible, else by copy."""
+
+    def unify(self, pointer: str, twin: str) -> DedupeAction:
+        """Make `pointer` share the bytes of `twin`, atomically; COPY when the file system cannot."""
+
+    def path(self, pointer: str) -> str:
+        """Where the owner of this machine finds the file."""
+
+
+# ── the network ───────────────────────────────────────────────────────────────────────────────────
+
+
+class Answer(Protocol):
+    """The head of a GET answer, and its raw body."""
+
+    @property
+    def status(self) -> int: ...
+    @property
+    def headers(self) -> Headers: ...
+    @property
+    def final_url_sha256(self) -> str: ...
+    @property
+    def framing(self) -> str:
+        """`length`, `chunked`, `close` (ended only by closing the connection) or `none`."""
+
+    def chunks(self) -> Iterator[bytes]:
+        """The raw body. Retryable(`body_cut`) when it broke off, Permanent(`protocol_error`) when it is malformed."""
+
+
+class Source(Protocol):
+    """A server that we ask for files. Failures come as StageFailure with a code; redirects are followed inside."""
+
+    def head(self, url: str) -> RemoteFacts | None:
+        """What HEAD says; None when HEAD is of no use here and GET must tell."""
+
+    def get(self, url: str, *, start: int = 0, if_range: str | None = None) -> AbstractContextManager[Answer]:
+        """Ask for the bytes from `start` on. Answers of every status are handed out unless they are retryable."""

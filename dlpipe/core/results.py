@@ -1,0 +1,178 @@
+"""What each stage hands to the next, through the ledger: small typed records, checked both ways.
+
+A record that does not fit its type is refused when it is written and when it is read.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import MISSING, asdict, dataclass, fields
+from enum import StrEnum
+from types import NoneType, UnionType
+from typing import Any, get_args, get_type_hints
+
+from dlpipe.core.errors import ResultUnreadable
+from dlpipe.core.flow import OpType
+
+MAX_JSON_BYTES = 16_384
+RESULT_VERSION = 1
+
+
+class DedupeAction(StrEnum):
+    DOWNLOAD = "download"
+    HARDLINK = "hardlink"
+    REFLINK = "reflink"
+    COPY = "copy"
+    SKIPPED = "skipped"
+
+
+@dataclass(frozen=True, slots=True)
+class HeadResult:
+    """What is known of the remote file, or (when `known_sha256` is set) that we hold it already."""
+
+    http_status: int | None
+    final_url_sha256: str
+    etag: str | None = None
+    last_modified: str | None = None
+    date: str | None = None
+    accept_ranges: str | None = None
+    content_length: int | None = None
+    content_type: str | None = None
+    known_sha256: str | None = None
+    known_pointer: str | None = None
+    known_size: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ResumeResult:
+    decision: str
+    reason: str
+    range_start: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class StreamResult:
+    sha256: str
+    size: int
+    resumed_from_bytes: int
+    bytes_written: int
+    elapsed_ms: int
+    fsync_ms: int
+    content_type: str | None = None
+    etag: str | None = None
+    last_modified: str | None = None
+    length_unproven: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class FinalizeResult:
+    sha256: str
+    size: int
+    pointer: str
+    already_there: bool
+
+
+@dataclass(frozen=True, slots=True)
+class IndexResult:
+    sha256: str
+    pointer: str
+    artifact_uuid: str
+    twin_pointer: str | None = None
+    """An earlier copy of the same bytes in the dedupe scope, when there is one."""
+    own_twin: bool = False
+    """The earlier copy is this very file, which another job put there."""
+
+
+@dataclass(frozen=True, slots=True)
+class DedupeResult:
+    action: DedupeAction
+    saved_bytes: int
+
+
+Result = HeadResult | ResumeResult | StreamResult | FinalizeResult | IndexResult | DedupeResult
+
+TYPES: Mapping[OpType, type[Result]] = {
+    OpType.HEAD: HeadResult,
+    OpType.RESUME: ResumeResult,
+    OpType.STREAM: StreamResult,
+    OpType.FINALIZE: FinalizeResult,
+    OpType.INDEX: IndexResult,
+    OpType.DEDUPE: DedupeResult,
+}
+
+
+def encode(op: OpType, result: Result) -> str:
+    """Write a result as JSON; what would not read back the same is refused."""
+    if type(result) is not TYPES[op]:
+        raise ResultUnreadable(f"{op} cannot store a {type(result).__name__}")
+    _check(op, asdict(result))
+    text = json.dumps({"v": RESULT_VERSION, **asdict(result)}, sort_keys=True, separators=(",", ":"))
+    if len(text.encode()) > MAX_JSON_BYTES:
+        raise ResultUnreadable(f"the {op} result is larger than {MAX_JSON_BYTES} bytes")
+    return text
+
+
+def decode(op: OpType, text: str) -> Result:
+    """Read a result; unknown fields (of a newer worker) are passed over, missing ones are an error."""
+    try:
+        body = json.loads(text)
+    except ValueError as error:
+        raise ResultUnreadable(f"the stored {op} result is not JSON") from error
+    if not isinstance(body, dict) or body.pop("v", None) != RESULT_VERSION:
+        raise ResultUnreadable(f"the stored {op} result has an unknown version")
+    known = {f.name for f in fields(TYPES[op])}
+    body = {name: value for name, value in body.items() if name in known}
+    _check(op, body)
+    if op is OpType.DEDUPE:
+        body["action"] = DedupeAction(body["action"])
+    return TYPES[op](**body)
+
+
+def _check(op: OpType, body: Mapping[str, Any]) -> None:
+    hints = get_type_hints(TYPES[op])
+    for field in fields(TYPES[op]):
+        if field.name not in body:
+            if field.default is MISSING:
+                raise ResultUnreadable(f"the {op} result has no {field.name}")
+            continue
+        if not _fits(body[field.name], hints[field.name]):
+            raise ResultUnreadable(f"the {op} result's {field.name} is not a {hints[field.name]}")
+
+
+def _fits(value: object, hint: Any) -> bool:
+    if isinstance(hint, UnionType):
+        return any(_fits(value, part) for part in get_args(hint))
+    if hint is NoneType:
+        return value is None
+    if isinstance(hint, type) and issubclass(hint, StrEnum):
+        return value in {str(member) for member in hint}
+    if hint is int:
+        return isinstance(value, int) and not isinstance(value, bool)
+    return isinstance(value, hint)
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """A finished op's result and the run that recorded it last."""
+
+    run: int
+    result: Result
+
+
+class Results:
+    """The finished results of one job, as the stages of one run may see them."""
+
+    def __init__(self, run: int, latest: Mapping[OpType, Recorded]) -> None:
+        self._run = run
+        self._latest = latest
+
+    def latest(self, op: OpType) -> Result | None:
+        """The newest result of that kind, of whatever run."""
+        found = self._latest.get(op)
+        return found.result if found else None
+
+    def of_run(self, op: OpType) -> Result | None:
+        """The result of that kind, if this run recorded or replayed it."""
+        found = self._latest.get(op)
+        return found.result if found and found.run == self._run else None

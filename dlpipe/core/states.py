@@ -1,0 +1,140 @@
+"""The states of an artifact job and the one table of steps between them.
+
+Whoever needs to know what may follow what (the guard in the database, the chain, the reconcile tail,
+the diagram in the docs) reads TABLE through the functions below; nobody writes a second list.
+A state is entered after what it names has happened. STREAMING alone is entered before: when the
+stream stage claims the job.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class State(StrEnum):
+    PLANNED = "PLANNED"
+    LEASED = "LEASED"
+    HEAD_DONE = "HEAD_DONE"
+    RESUME_OK = "RESUME_OK"
+    STREAMING = "STREAMING"
+    FINALIZED = "FINALIZED"
+    INDEXED = "INDEXED"
+    DEDUPED = "DEDUPED"
+    FAILED = "FAILED"
+    SKIPPED_DUPLICATE = "SKIPPED_DUPLICATE"
+    CANCELED = "CANCELED"
+
+
+class Status(StrEnum):
+    PENDING = "pending"
+    PROCESSING = "processing"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    SKIPPED = "skipped"
+    CANCELED = "canceled"
+
+
+class Moment(StrEnum):
+    """When a step is taken."""
+
+    START = "start"  # the first stage of a new run claims the job
+    CLAIM = "claim"  # a stage claims the job within its run
+    FINISH = "finish"  # a stage's result is recorded
+    FAIL = "fail"  # a run ends without success
+    CANCEL = "cancel"  # somebody asked for the end
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    source: State
+    target: State
+    moment: Moment
+    stage: str = ""
+
+
+def _steps(sources: tuple[State, ...], target: State, moment: Moment) -> tuple[Step, ...]:
+    return tuple(Step(source, target, moment) for source in sources)
+
+
+_S = State
+TABLE: tuple[Step, ...] = (
+    # A run starts: from the beginning, or, once the file is in its place, with what remains.
+    *_steps(
+        (_S.PLANNED, _S.LEASED, _S.HEAD_DONE, _S.RESUME_OK, _S.STREAMING, _S.FAILED), _S.LEASED, Moment.START
+    ),
+    Step(_S.FINALIZED, _S.FINALIZED, Moment.START),
+    Step(_S.INDEXED, _S.INDEXED, Moment.START),
+    # Within the run, only forward.
+    Step(_S.LEASED, _S.HEAD_DONE, Moment.FINISH, "head"),
+    Step(_S.LEASED, _S.SKIPPED_DUPLICATE, Moment.FINISH, "head"),
+    Step(_S.HEAD_DONE, _S.RESUME_OK, Moment.FINISH, "resume_decide"),
+    Step(_S.RESUME_OK, _S.STREAMING, Moment.CLAIM, "stream"),
+    Step(_S.STREAMING, _S.STREAMING, Moment.FINISH, "stream"),
+    Step(_S.STREAMING, _S.FINALIZED, Moment.FINISH, "finalize"),
+    Step(_S.FINALIZED, _S.INDEXED, Moment.FINISH, "index"),
+    Step(_S.INDEXED, _S.DEDUPED, Moment.FINISH, "dedupe"),
+    # The other ends. FAILED with a due time is a wait for the next run.
+    *_steps(
+        (
+            _S.PLANNED, _S.LEASED, _S.HEAD_DONE, _S.RESUME_OK, _S.STREAMING, _S.FINALIZED, _S.INDEXED, _S.FAILED,
+        ),
+        _S.FAILED,
+        Moment.FAIL,
+    ),
+    # Once the result is registered (INDEXED) there is nothing left to cancel.
+    *_steps(
+        (_S.PLANNED, _S.LEASED, _S.HEAD_DONE, _S.RESUME_OK, _S.STREAMING, _S.FINALIZED, _S.FAILED),
+        _S.CANCELED,
+        Moment.CANCEL,
+    ),
+)  # fmt: skip
+
+FINISHED = frozenset({State.DEDUPED, State.SKIPPED_DUPLICATE, State.CANCELED})
+"""Terminal whatever else the row says; FAILED is terminal when no retry is due."""
+
+
+def sources(target: State, moment: Moment) -> frozenset[State]:
+    """From which states may `target` be entered at that moment?"""
+    return frozenset(s.source for s in TABLE if s.target is target and s.moment is moment)
+
+
+def targets(source: State, moment: Moment) -> frozenset[State]:
+    return frozenset(s.target for s in TABLE if s.source is source and s.moment is moment)
+
+
+def start_target(source: State) -> State | None:
+    """Where a new run of a job in this state begins, or None when none may start."""
+    found = targets(source, Moment.START)
+    return next(iter(found)) if found else None
+
+
+def claimable(stage: str) -> frozenset[State]:
+    """In which states may this stage claim a job of its own run?"""
+    return frozenset(s.source for s in TABLE if s.stage == stage)
+
+
+def on_claim(stage: str) -> State | None:
+    """The state that the claim itself enters, if any."""
+    return next((s.target for s in TABLE if s.stage == stage and s.moment is Moment.CLAIM), None)
+
+
+def is_terminal(state: State, *, retry_due: bool) -> bool:
+    return state in FINISHED or (state is State.FAILED and not retry_due)
+
+
+def status_of(state: State, *, retry_due: bool) -> Status:
+    """The canonical job status that belongs to a state (STATE-7)."""
+    match state:
+        case State.PLANNED:
+            return Status.PENDING
+        case State.FAILED:
+            return Status.PENDING if retry_due else Status.FAILED
+        case State.DEDUPED:
+            return Status.COMPLETED
+        case State.SKIPPED_DUPLICATE:
+            return Status.SKIPPED
+        case State.CANCELED:
+            return Status.CANCELED
+        case _:
+            return Status.PROCESSING

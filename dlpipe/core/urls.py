@@ -1,0 +1,123 @@
+"""Which URLs may be planned, and the one spelling under which a URL is known.
+
+Parsing is done outside (a URL parser is a library); here is what we make of the parts.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from dlpipe.core.errors import InvalidInput
+
+MAX_URL_LENGTH = 8_192
+_CONTROL = re.compile(r"[\x00-\x20\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+_ESCAPE = re.compile(r"%([0-9A-Fa-f]{2})")
+_UNRESERVED = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
+_SECRET_PARAM = re.compile(
+    r"(^|[-_.])(sig|signature|token|secret|password|passwd|pwd|key|apikey|auth|credential|credentials|"
+    r"session|sessionid|policy|jwt|hmac|code)($|[-_.])",
+    re.IGNORECASE,
+)
+
+_TOKEN = re.compile(r"[A-Za-z0-9+/=_.~%-]+\Z")
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedUrl:
+    """The parts of an absolute URL after a WHATWG parse: lower-case host, no default port, no dot segments."""
+
+    scheme: str
+    has_userinfo: bool
+    host: str
+    port: int | None
+    path: str
+    query: str | None
+
+
+ParseUrl = Callable[[str], ParsedUrl | None]
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedUrl:
+    canonical: str
+    request: str
+    host: str
+    port: int
+
+
+def plan_url(raw: str, parse: ParseUrl) -> PlannedUrl:
+    """Refuse what must not be planned; otherwise give the canonical and the request spelling.
+
+    Query parameters are neither reordered nor dropped: their order can carry meaning, and a signature.
+    """
+    text = raw.strip(" ")
+    if not text:
+        raise InvalidInput("the URL is empty", code="url_empty", hint="Give an http:// or https:// address.")
+    if len(text) > MAX_URL_LENGTH:
+        raise InvalidInput(
+            f"the URL is longer than {MAX_URL_LENGTH} characters",
+            code="url_too_long",
+            hint="Ask the provider for a shorter address.",
+        )
+    if _CONTROL.search(text):
+        raise InvalidInput(
+            "the URL holds a blank, a control character or half a surrogate pair",
+            code="url_control_character",
+            hint="Percent-encode blanks as %20 and remove line breaks.",
+        )
+    parsed = parse(text)
+    if parsed is None or not parsed.scheme:
+        raise InvalidInput(
+            "the URL cannot be parsed", code="url_invalid", hint="Give a full address: https://host/path."
+        )
+    if parsed.scheme not in ("http", "https"):
+        raise InvalidInput(
+            f"the scheme {parsed.scheme!r} is not supported",
+            code="url_scheme",
+            hint="Only http and https addresses can be planned.",
+        )
+    if parsed.has_userinfo:
+        raise InvalidInput(
+            "the URL carries a user name or a password",
+            code="url_userinfo",
+            hint="Remove the part before the @; credentials in URLs end up in logs.",
+        )
+    if not parsed.host:
+        raise InvalidInput(
+            "the URL names no host", code="url_no_host", hint="Give a full address: https://host/path."
+        )
+    query = "" if parsed.query is None else "?" + _normal_escapes(parsed.query)
+    authority = parsed.host if parsed.port is None else f"{parsed.host}:{parsed.port}"
+    canonical = f"{parsed.scheme}://{authority}{_normal_escapes(parsed.path) or '/'}{query}"
+    port = parsed.port if parsed.port is not None else {"http": 80, "https": 443}[parsed.scheme]
+    return PlannedUrl(canonical, text.partition("#")[0], parsed.host, port)
+
+
+def _normal_escapes(text: str) -> str:
+    """Decode escapes of unreserved characters and write the others in upper case (RFC 3986 §6.2.2)."""
+
+    def one(match: re.Match[str]) -> str:
+        char = chr(int(match[1], 16))
+        return char if char in _UNRESERVED else match[0].upper()
+
+    return _ESCAPE.sub(one, text)
+
+
+def _looks_secret(name: str, value: str) -> bool:
+    return bool(_SECRET_PARAM.search(name)) or (len(value) >= 24 and _TOKEN.match(value) is not None)
+
+
+def redact(url: str) -> str:
+    """A URL as it may be shown to others: no userinfo, no fragment, no parameter that looks like a secret."""
+    head, _, _ = url.partition("#")
+    base, mark, query = head.partition("?")
+    scheme, sep, rest = base.partition("://")
+    authority, slash, path = rest.partition("/")
+    base = f"{scheme}{sep}{authority.rpartition('@')[2]}{slash}{path}"
+    shown = [
+        f"{name}{eq}{'REDACTED' if value and _looks_secret(name, value) else value}"
+        for name, eq, value in (pair.partition("=") for pair in query.split("&"))
+    ]
+    return _CONTROL.sub(lambda m: f"\\x{ord(m[0]):02x}", base + mark + "&".join(shown))
