@@ -94,9 +94,14 @@ FINISHED = frozenset({State.DEDUPED, State.SKIPPED_DUPLICATE, State.CANCELED})
 """Terminal whatever else the row says; FAILED is terminal when no retry is due."""
 
 
-def sources(target: State, moment: Moment) -> frozenset[State]:
-    """From which states may `target` be entered at that moment?"""
-    return frozenset(s.source for s in TABLE if s.target is target and s.moment is moment)
+def sources(target: State, moment: Moment, stage: str = "") -> frozenset[State]:
+    """From which states may `target` be entered at that moment (by that stage)?"""
+    return frozenset(s.source for s in TABLE if (s.target, s.moment, s.stage) == (target, moment, stage))
+
+
+def origins(target: State) -> frozenset[State]:
+    """From which other states may `target` be entered at all?"""
+    return frozenset(s.source for s in TABLE if s.target is target and s.source is not target)
 
 
 def targets(source: State, moment: Moment) -> frozenset[State]:

@@ -1,0 +1,172 @@
+"""Connections: one engine per process, its pragmas and time-outs, and the unit of work on top of it."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy import event
+from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
+
+from dlpipe.core.errors import LedgerUnavailable, Misconfigured
+from dlpipe.db import schema
+from dlpipe.db.jobs import SqlJobs
+from dlpipe.db.ledger import SqlLedger
+from dlpipe.db.registry import SqlRegistry
+
+BUSY_TIMEOUT_MS = 30_000
+_PRAGMAS = (
+    "PRAGMA journal_mode=WAL",
+    "PRAGMA synchronous=FULL",
+    "PRAGMA foreign_keys=ON",
+    f"PRAGMA busy_timeout={BUSY_TIMEOUT_MS}",
+    "PRAGMA cache_size=-16000",
+)
+
+
+class SqlUnit:
+    """One transaction and the repositories that share its connection."""
+
+    def __init__(self, connection: sa.Connection) -> None:
+        self._connection = connection
+        self.jobs = SqlJobs(connection)
+        self.ledger = SqlLedger(connection)
+        self.registry = SqlRegistry(connection)
+
+    def rollback(self) -> None:
+        self._connection.rollback()
+
+
+class SqlDatabase:
+    """The ledger on SQLite or PostgreSQL; safe to carry over a fork, safe for threads."""
+
+    def __init__(self, url: str, *, pool_size: int = 8) -> None:
+        self.url = sa.engine.make_url(url)
+        if self.url.get_backend_name() not in ("sqlite", "postgresql"):
+            raise Misconfigured(
+                f"the ledger cannot live in {self.url.get_backend_name()!r}",
+                code="database_unsupported",
+                hint="Use sqlite:///path or postgresql+psycopg://user:password@host/name.",
+            )
+        self._pool_size = pool_size
+        self._pid = 0
+        self._engine: sa.Engine | None = None
+
+    @property
+    def engine(self) -> sa.Engine:
+        if self._engine is None or self._pid != os.getpid():
+            # A forked child must never use, nor close, its parent's connections.
+            if self._engine is not None:
+                self._engine.dispose(close=False)
+            self._engine, self._pid = self._make(), os.getpid()
+        return self._engine
+
+    def _make(self) -> sa.Engine:
+        if self.url.get_backend_name() == "sqlite":
+            engine = sa.create_engine(
+                self.url,
+                poolclass=sa.pool.QueuePool,
+                pool_size=self._pool_size,
+                max_overflow=64,
+                connect_args={"timeout": BUSY_TIMEOUT_MS / 1000, "check_same_thread": False},
+            )
+            event.listen(engine, "connect", _prepare_sqlite)
+            event.listen(engine, "begin", _begin_sqlite)
+            return engine
+        return sa.create_engine(
+            self.url,
+            pool_size=self._pool_size,
+            max_overflow=8,
+            pool_pre_ping=True,
+            pool_timeout=30,
+            connect_args={
+                "connect_timeout": 10,
+                "application_name": "dlpipe",
+                "options": "-c statement_timeout=60000 -c lock_timeout=20000 "
+                "-c idle_in_transaction_session_timeout=60000 -c timezone=UTC",
+            },
+        )
+
+    @contextmanager
+    def write(self) -> Iterator[SqlUnit]:
+        with _translated(), self.engine.begin() as connection:
+            yield SqlUnit(connection)
+
+    @contextmanager
+    def read(self) -> Iterator[SqlUnit]:
+        with _translated(), self.engine.connect() as plain:
+            connection = plain.execution_options(dlpipe_read=True)
+            with connection.begin():
+                yield SqlUnit(connection)
+
+    def schema_version(self) -> str | None:
+        """The revision the database is at; None when it has no tables yet."""
+        with _translated(), self.engine.connect() as connection:
+            if not sa.inspect(connection).has_table("alembic_version"):
+                return None
+            found: str | None = connection.scalar(sa.text("SELECT version_num FROM alembic_version"))
+            return found
+
+    def check_schema(self) -> None:
+        """Refuse to work with tables that this code does not know."""
+        found = self.schema_version()
+        if found == schema.SCHEMA_VERSION:
+            return
+        if found is None:
+            raise Misconfigured(
+                "the database has no tables yet", code="schema_missing", hint="Run: dlpipe migrate"
+            )
+        if found > schema.SCHEMA_VERSION:
+            raise Misconfigured(
+                f"the database is at schema {found}, newer than this version of dlpipe ({schema.SCHEMA_VERSION})",
+                code="schema_newer",
+                hint="Upgrade dlpipe on this machine; nothing is ever downgraded by itself.",
+            )
+        raise Misconfigured(
+            f"the database is at schema {found}, and this version of dlpipe needs {schema.SCHEMA_VERSION}",
+            code="schema_behind",
+            hint="Run: dlpipe migrate",
+        )
+
+    def close(self) -> None:
+        if self._engine is not None and self._pid == os.getpid():
+            self._engine.dispose()
+        self._engine = None
+
+    @property
+    def sqlite_file(self) -> Path | None:
+        if self.url.get_backend_name() == "sqlite" and self.url.database:
+            return Path(self.url.database)
+        return None
+
+
+def _prepare_sqlite(connection: Any, record: object) -> None:
+    assert isinstance(connection, sqlite3.Connection)
+    connection.isolation_level = None  # we say BEGIN ourselves, so that a writer waits at its start
+    for pragma in _PRAGMAS:
+        connection.execute(pragma).close()
+
+
+def _begin_sqlite(connection: sa.Connection) -> None:
+    reads = connection.get_execution_options().get("dlpipe_read", False)
+    connection.exec_driver_sql("BEGIN" if reads else "BEGIN IMMEDIATE")
+
+
+@contextmanager
+def _translated() -> Iterator[None]:
+    """Turn "the database did not answer" into the project's own error; a broken rule stays what it is."""
+    try:
+        yield
+    except (OperationalError, InterfaceError, PoolTimeout) as error:
+        kind = type(error.orig).__name__ if isinstance(error, DBAPIError) else type(error).__name__
+        raise LedgerUnavailable(f"the database did not answer ({kind})") from error
+    except DBAPIError as error:
+        if error.connection_invalidated:
+            raise LedgerUnavailable("the connection to the database was lost") from error
+        raise

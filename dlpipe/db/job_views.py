@@ -1,0 +1,171 @@
+"""Jobs as their owners see them; every statement is bound to a tenant and a project (JOB-5)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import sqlalchemy as sa
+
+from dlpipe.core import flow, states
+from dlpipe.core.model import JobView, Scope
+from dlpipe.core.states import Moment, State, Status
+from dlpipe.core.urls import redact
+from dlpipe.db.clock import now
+from dlpipe.db.planning import results_of
+from dlpipe.db.schema import artifact_jobs, jobs
+
+_J, _T = jobs.c, artifact_jobs.c
+_FAILED_FOR_GOOD = sa.and_(_T.state == State.FAILED.value, _T.due_at.is_(None))
+
+
+def _owned(scope: Scope) -> sa.ColumnElement[bool]:
+    return sa.and_(_J.tenant_id == scope.tenant_id, _J.project_id == scope.project_id)
+
+
+def _owned_job(scope: Scope, job_id: str) -> sa.ColumnElement[bool]:
+    return sa.exists().where(_J.job_id == _T.job_id, _owned(scope)).correlate(artifact_jobs) & (
+        _T.job_id == job_id
+    )
+
+
+def get(connection: sa.Connection, scope: Scope, job_id: str) -> JobView | None:
+    if not _is_uuid(job_id):
+        return None
+    found = _views(connection, _views_query(scope).where(_J.job_id == job_id))
+    return found[0] if found else None
+
+
+def list_(
+    connection: sa.Connection, scope: Scope, status: Status | None, limit: int, after: str | None
+) -> list[JobView]:
+    query = _views_query(scope).order_by(_J.created_at.desc(), _J.job_id.desc()).limit(limit)
+    if status is not None:
+        query = query.where(_J.status == status.value)
+    if after is not None and _is_uuid(after):
+        last = sa.select(_J.created_at, _J.job_id).where(_J.job_id == after, _owned(scope)).subquery()
+        query = query.where(
+            sa.tuple_(_J.created_at, _J.job_id) < sa.select(last.c.created_at, last.c.job_id).scalar_subquery()
+        )
+    return _views(connection, query)
+
+
+def counts(connection: sa.Connection, scope: Scope | None) -> Mapping[Status, int]:
+    query = sa.select(_J.status, sa.func.count().label("n")).group_by(_J.status)
+    if scope is not None:
+        query = query.where(_owned(scope))
+    found = {Status(row.status): row.n for row in connection.execute(query)}
+    return {status: found.get(status, 0) for status in Status}
+
+
+def cancel(connection: sa.Connection, scope: Scope, job_id: str) -> Status | None:
+    if not _is_uuid(job_id):
+        return None
+    allowed = sorted(state.value for state in states.sources(State.CANCELED, Moment.CANCEL))
+    changed = connection.execute(
+        sa.update(artifact_jobs)
+        .where(_owned_job(scope, job_id), _T.state.in_(allowed), ~_FAILED_FOR_GOOD)
+        .values(
+            state=State.CANCELED.value,
+            fence=_T.fence + 1,  # a worker in the middle of it can record nothing any more
+            lease_owner=None,
+            lease_until=None,
+            due_at=None,
+            published_at=None,
+        )
+    )
+    if changed.rowcount:
+        connection.execute(
+            sa.update(jobs)
+            .where(_J.job_id == job_id)
+            .values(status=Status.CANCELED.value, updated_at=now(), completed_at=None)
+        )
+    return _status(connection, scope, job_id)
+
+
+def retry(connection: sa.Connection, scope: Scope, job_id: str) -> Status | None:
+    if not _is_uuid(job_id):
+        return None
+    changed = connection.execute(
+        sa.update(artifact_jobs)
+        .where(_owned_job(scope, job_id), _FAILED_FOR_GOOD)
+        .values(due_at=now(), attempts=0, published_at=None)
+    )
+    if changed.rowcount:
+        connection.execute(
+            sa.update(jobs)
+            .where(_J.job_id == job_id)
+            .values(status=Status.PENDING.value, failed_at=None, updated_at=now())
+        )
+    return _status(connection, scope, job_id)
+
+
+def _status(connection: sa.Connection, scope: Scope, job_id: str) -> Status | None:
+    found = connection.scalar(sa.select(_J.status).where(_J.job_id == job_id, _owned(scope)))
+    return Status(found) if found else None
+
+
+def _views_query(scope: Scope) -> sa.Select[Any]:
+    return (
+        sa.select(
+            jobs,
+            _T.state,
+            _T.work_id,
+            _T.artifact_id,
+            _T.request_url,
+            _T.run,
+            _T.attempts,
+            _T.due_at,
+        )
+        .join(artifact_jobs, _T.job_id == _J.job_id)
+        .where(_owned(scope))
+    )
+
+
+def _views(connection: sa.Connection, query: sa.Select[Any]) -> list[JobView]:
+    rows = connection.execute(query).all()
+    artifacts = results_of(connection, [row.job_id for row in rows])
+    return [_view(row, artifacts.get(row.job_id, ())) for row in rows]
+
+
+def _view(row: Any, artifacts: tuple[str, ...]) -> JobView:
+    state = State(row.state)
+    return JobView(
+        job_id=row.job_id,
+        scope=Scope(row.tenant_id, row.project_id),
+        job_type=row.job_type,
+        status=Status(row.status),
+        progress=max(row.progress, _progress(state)),
+        state=state,
+        work_id=row.work_id,
+        artifact_id=row.artifact_id,
+        url=redact(row.request_url),
+        run=row.run,
+        attempts=row.attempts,
+        created_at=row.created_at,
+        updated_at=row.updated_at,
+        completed_at=row.completed_at,
+        failed_at=row.failed_at,
+        due_at=row.due_at,
+        request_id=row.request_id,
+        error_code=row.error_code,
+        error_message_safe=row.error_message_safe,
+        error_debug_id=row.error_debug_id,
+        artifacts=artifacts,
+    )
+
+
+def _progress(state: State) -> int:
+    """The share of the stages that are behind the job."""
+    if state in (State.PLANNED, State.FAILED, State.CANCELED):
+        return 0
+    done = len(flow.STAGES) - len(flow.remaining(state))
+    return flow.STAGES[done - 1].progress if done else 0
+
+
+def _is_uuid(text: str) -> bool:
+    """PostgreSQL would raise on anything else; an id that cannot be is simply not there."""
+    parts = text.split("-")
+    return [len(part) for part in parts] == [8, 4, 4, 4, 12] and all(
+        c in "0123456789abcdef" for part in parts for c in part
+    )

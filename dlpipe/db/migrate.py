@@ -1,0 +1,38 @@
+"""Bring a database to the schema of this code. Only ever called on purpose (`dlpipe migrate`), or for a
+database that the embedded default has just made; nothing here downgrades.
+"""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+from dlpipe.db import schema
+from dlpipe.db.engine import SqlDatabase
+
+_LOCK = 7_236_482_915  # two migrations at once on PostgreSQL wait for each other under this advisory lock
+
+
+def migrate(database: SqlDatabase) -> tuple[str | None, str]:
+    """Upgrade to the newest revision; answer the revision before and after."""
+    from alembic import command
+    from alembic.config import Config
+
+    logging.getLogger("alembic").setLevel(logging.WARNING)
+    before = database.schema_version()
+    if before is not None and before > schema.SCHEMA_VERSION:
+        database.check_schema()  # raises: a newer schema is not touched
+    if before == schema.SCHEMA_VERSION:
+        return before, before
+    config = Config()
+    config.set_main_option("script_location", str(Path(__file__).parent / "migrations"))
+    if file := database.sqlite_file:
+        file.parent.mkdir(parents=True, exist_ok=True)
+    with database.engine.begin() as connection:
+        if connection.dialect.name == "postgresql":
+            connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_LOCK})")
+        config.attributes["connection"] = connection
+        command.upgrade(config, "head")
+    after = database.schema_version()
+    assert after is not None
+    return before, after

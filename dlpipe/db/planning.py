@@ -1,0 +1,135 @@
+"""Plan if absent: insert, on conflict do nothing; then say what stands there (PLAN-3)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
+
+from dlpipe.core.errors import LedgerUnavailable
+from dlpipe.core.model import JOB_TYPE_ARTIFACT, JobSpec, PlanAnswer
+from dlpipe.core.states import State, Status
+from dlpipe.db.clock import now
+from dlpipe.db.schema import artifact_jobs, job_artifacts, jobs
+
+BATCH = 400
+
+
+def insert_ignoring(connection: sa.Connection, table: sa.Table) -> Any:
+    """An insert that does nothing where a key is taken already; any other broken rule is an error."""
+    make = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
+    return make(table).on_conflict_do_nothing()
+
+
+def plan_if_absent(connection: sa.Connection, specs: Sequence[JobSpec]) -> list[PlanAnswer]:
+    answers: list[PlanAnswer] = []
+    for begin in range(0, len(specs), BATCH):
+        answers += _plan_batch(connection, specs[begin : begin + BATCH])
+    return answers
+
+
+def _plan_batch(connection: sa.Connection, specs: Sequence[JobSpec]) -> list[PlanAnswer]:
+    at = connection.scalar(sa.select(now()))
+    # One order for all planners, so that two that insert the same keys wait for each other instead of deadlocking.
+    unique = {spec.job_id: spec for spec in sorted(specs, key=lambda spec: spec.job_id)}
+    created = set(
+        connection.scalars(
+            insert_ignoring(connection, jobs)
+            .values(
+                [
+                    {
+                        "job_id": spec.job_id,
+                        "tenant_id": spec.scope.tenant_id,
+                        "project_id": spec.scope.project_id,
+                        "job_type": JOB_TYPE_ARTIFACT,
+                        "status": Status.PENDING.value,
+                        "idempotency_key": spec.job_key,
+                        "request_id": spec.request_id,
+                        "created_at": at,
+                        "updated_at": at,
+                    }
+                    for spec in unique.values()
+                ]
+            )
+            .returning(jobs.c.job_id)
+        )
+    )
+    if created:
+        connection.execute(
+            sa.insert(artifact_jobs),
+            [
+                {
+                    "job_id": spec.job_id,
+                    "work_id": spec.work_id,
+                    "artifact_id": spec.artifact_id,
+                    "canonical_url": spec.url.canonical,
+                    "request_url": spec.url.request,
+                    "host": spec.url.host[:255],
+                    "state": State.PLANNED.value,
+                    "due_at": spec.not_before or at,
+                    "priority": spec.priority,
+                    "ext": spec.ext,
+                    "expected_sha256": spec.expected_sha256,
+                    "expected_media_type": spec.expected_media_type,
+                    "max_bytes": spec.max_bytes,
+                    "mirrors": list(spec.mirrors) or None,
+                }
+                for spec in unique.values()
+                if spec.job_id in created
+            ],
+        )
+    known = _known(connection, [spec.job_key for spec in unique.values() if spec.job_id not in created])
+    answers = []
+    for spec in specs:
+        if spec.job_id in created:
+            answers.append(PlanAnswer(spec.job_id, "created", Status.PENDING, State.PLANNED))
+            known[spec.job_key] = PlanAnswer(spec.job_id, "known", Status.PENDING, State.PLANNED)
+            created.discard(spec.job_id)  # the same spec twice in one call is created once
+        elif spec.job_key in known:
+            answers.append(known[spec.job_key])
+        else:
+            raise LedgerUnavailable(f"job {spec.job_id} was neither inserted nor found")
+    return answers
+
+
+def _known(connection: sa.Connection, keys: Sequence[str]) -> dict[str, PlanAnswer]:
+    if not keys:
+        return {}
+    rows = connection.execute(
+        sa.select(jobs.c.job_id, jobs.c.idempotency_key, jobs.c.status, artifact_jobs.c.state)
+        .join(artifact_jobs, artifact_jobs.c.job_id == jobs.c.job_id)
+        .where(jobs.c.idempotency_key.in_(keys))
+    ).all()
+    done = [row.job_id for row in rows if row.status in (Status.COMPLETED, Status.SKIPPED)]
+    artifacts = results_of(connection, done)
+    return {row.idempotency_key: _answer(row, artifacts.get(row.job_id, ())) for row in rows}
+
+
+def _answer(row: Any, artifacts: tuple[str, ...]) -> PlanAnswer:
+    status, state = Status(row.status), State(row.state)
+    match status:
+        case Status.COMPLETED | Status.SKIPPED:
+            return PlanAnswer(row.job_id, "skipped", status, state, artifacts)
+        case Status.FAILED:
+            hint = f"It failed for good. To try again: dlpipe fetch --retry URL, or retry('{row.job_id}')."
+            return PlanAnswer(row.job_id, "failed", status, state, (), hint)
+        case Status.CANCELED:
+            hint = "It was canceled. Plan it under another artifact id to fetch it after all."
+            return PlanAnswer(row.job_id, "canceled", status, state, (), hint)
+        case _:
+            return PlanAnswer(row.job_id, "known", status, state)
+
+
+def results_of(connection: sa.Connection, job_ids: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    """The result artifacts of these jobs, in their order."""
+    found: dict[str, tuple[str, ...]] = {}
+    if job_ids:
+        for row in connection.execute(
+            sa.select(job_artifacts.c.job_id, job_artifacts.c.artifact_uuid)
+            .where(job_artifacts.c.job_id.in_(job_ids), job_artifacts.c.role == "result")
+            .order_by(job_artifacts.c.job_id, job_artifacts.c.position)
+        ):
+            found[row.job_id] = (*found.get(row.job_id, ()), row.artifact_uuid)
+    return found

@@ -1,0 +1,151 @@
+"""Artifacts, and the indexes that find bytes again: by hash, by URL. No update path to an artifact exists."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
+
+from dlpipe.core.model import ArtifactRecord, Scope
+from dlpipe.core.ports import FirstCopy, KnownBlob
+from dlpipe.db.clock import after, now
+from dlpipe.db.planning import insert_ignoring
+from dlpipe.db.schema import artifacts, hash_index, job_artifacts, manifest, url_index
+
+_H, _U, _A = hash_index.c, url_index.c, artifacts.c
+
+
+class SqlRegistry:
+    def __init__(self, connection: sa.Connection) -> None:
+        self._connection = connection
+
+    def known_url(self, tenant_id: str, canonical_url: str, trust_s: float) -> KnownBlob | None:
+        row = self._connection.execute(
+            sa.select(url_index).where(
+                _U.scope == tenant_id,
+                _U.url_sha256 == _url_sha256(canonical_url),
+                _U.canonical_url == canonical_url,
+                _U.seen_at > after(-trust_s),
+            )
+        ).first()
+        if row is None:
+            return None
+        return KnownBlob(row.sha256, row.pointer, row.size, row.etag, row.last_modified, row.content_type)
+
+    def first_copy(self, dedupe_scope: str, sha256: str) -> FirstCopy | None:
+        row = self._connection.execute(
+            sa.select(_H.pointer, _H.job_id).where(_H.scope == dedupe_scope, _H.sha256 == sha256)
+        ).first()
+        return FirstCopy(row.pointer, row.job_id) if row else None
+
+    def add_copy(self, dedupe_scope: str, sha256: str, pointer: str, size: int, job_id: str) -> None:
+        self._connection.execute(
+            insert_ignoring(self._connection, hash_index).values(
+                scope=dedupe_scope, sha256=sha256, pointer=pointer, size=size, job_id=job_id
+            )
+        )
+
+    def repoint(self, dedupe_scope: str, sha256: str, old: str, new: str, job_id: str) -> None:
+        self._connection.execute(
+            sa.update(hash_index)
+            .where(_H.scope == dedupe_scope, _H.sha256 == sha256, _H.pointer == old)
+            .values(pointer=new, job_id=job_id)
+        )
+
+    def add_artifact(self, record: ArtifactRecord) -> None:
+        insert = insert_ignoring(self._connection, artifacts)
+        self._connection.execute(
+            insert.values(
+                artifact_uuid=record.artifact_uuid,
+                tenant_id=record.scope.tenant_id,
+                project_id=record.scope.project_id,
+                artifact_type=record.artifact_type,
+                storage_backend=record.storage_backend,
+                storage_pointer=record.storage_pointer,
+                content_type=record.content_type,
+                byte_size=record.byte_size,
+                sha256=record.sha256,
+                schema_version=record.schema_version,
+                created_at=now(),
+                created_by_job_id=record.created_by_job_id,
+            )
+        )
+        position = self._connection.scalar(
+            sa.select(sa.func.count()).where(
+                job_artifacts.c.job_id == record.created_by_job_id, job_artifacts.c.role == "result"
+            )
+        )
+        self._connection.execute(
+            insert_ignoring(self._connection, job_artifacts).values(
+                job_id=record.created_by_job_id,
+                role="result",
+                position=position,
+                artifact_uuid=record.artifact_uuid,
+            )
+        )
+
+    def see_url(self, tenant_id: str, canonical_url: str, blob: KnownBlob) -> None:
+        make = postgresql.insert if self._connection.dialect.name == "postgresql" else sqlite.insert
+        facts: dict[str, Any] = {
+            "canonical_url": canonical_url,
+            "sha256": blob.sha256,
+            "pointer": blob.pointer,
+            "size": blob.size,
+            "content_type": blob.content_type,
+            "etag": blob.etag,
+            "last_modified": blob.last_modified,
+            "seen_at": now(),
+        }
+        self._connection.execute(
+            make(url_index)
+            .values(scope=tenant_id, url_sha256=_url_sha256(canonical_url), **facts)
+            .on_conflict_do_update(index_elements=[_U.scope, _U.url_sha256], set_=facts)
+        )
+
+    def note(self, artifact_uuid: str, job_id: str, facts: Mapping[str, Any]) -> None:
+        changed = self._connection.execute(
+            sa.update(manifest).where(manifest.c.artifact_uuid == artifact_uuid).values(**facts)
+        )
+        if changed.rowcount == 0:
+            self._connection.execute(
+                sa.insert(manifest).values(
+                    artifact_uuid=artifact_uuid, job_id=job_id, created_at=now(), **facts
+                )
+            )
+
+    def artifacts_of(self, scope: Scope, job_id: str) -> list[ArtifactRecord]:
+        rows = self._connection.execute(
+            sa.select(artifacts)
+            .join(job_artifacts, job_artifacts.c.artifact_uuid == _A.artifact_uuid)
+            .where(
+                job_artifacts.c.job_id == job_id,
+                job_artifacts.c.role == "result",
+                _A.tenant_id == scope.tenant_id,
+                _A.project_id == scope.project_id,
+            )
+            .order_by(job_artifacts.c.position)
+        )
+        return [
+            ArtifactRecord(
+                artifact_uuid=row.artifact_uuid,
+                scope=Scope(row.tenant_id, row.project_id),
+                artifact_type=row.artifact_type,
+                storage_backend=row.storage_backend,
+                storage_pointer=row.storage_pointer,
+                content_type=row.content_type,
+                byte_size=row.byte_size,
+                sha256=row.sha256,
+                schema_version=row.schema_version,
+                created_by_job_id=row.created_by_job_id,
+                created_at=row.created_at,
+            )
+            for row in rows
+        ]
+
+
+def _url_sha256(canonical_url: str) -> str:
+    """Long URLs do not fit into an index row; their digest does."""
+    return hashlib.sha256(canonical_url.encode()).hexdigest()

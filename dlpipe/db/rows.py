@@ -1,0 +1,35 @@
+"""From rows to records."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dlpipe.core.model import ArtifactJob, Scope
+from dlpipe.core.states import State
+from dlpipe.db.schema import artifact_jobs, jobs
+
+JOB_COLUMNS = (*artifact_jobs.c, jobs.c.tenant_id, jobs.c.project_id)
+
+
+def job_from(row: Any, scope: Scope, *, lease_live: bool = False) -> ArtifactJob:
+    return ArtifactJob(
+        job_id=row.job_id,
+        scope=scope,
+        work_id=row.work_id,
+        artifact_id=row.artifact_id,
+        canonical_url=row.canonical_url,
+        request_url=row.request_url,
+        host=row.host,
+        state=State(row.state),
+        run=row.run,
+        fence=row.fence,
+        attempts=row.attempts,
+        ext=row.ext,
+        expected_sha256=row.expected_sha256,
+        expected_media_type=row.expected_media_type,
+        max_bytes=row.max_bytes,
+        lease_owner=row.lease_owner,
+        lease_live=lease_live,
+        due_at=row.due_at,
+        published_at=row.published_at,
+    )

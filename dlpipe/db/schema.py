@@ -1,0 +1,288 @@
+"""The tables. Migrations are the truth about a live database; a test keeps the two alike.
+
+Rows that are at an end leave every partial index, so the hot questions cost what their answer costs.
+"""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql
+
+from dlpipe.db.clock import Moment
+
+SCHEMA_VERSION = "0001"
+"""The revision that this code works with: the head of migrations/."""
+
+metadata = sa.MetaData(
+    naming_convention={
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+        "ck": "ck_%(table_name)s_%(constraint_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_name)s",
+        "pk": "pk_%(table_name)s",
+    }
+)
+
+
+def _uuid() -> sa.types.TypeEngine[str]:
+    return sa.String(36).with_variant(postgresql.UUID(as_uuid=False), "postgresql")
+
+
+def _json() -> sa.types.TypeEngine[object]:
+    return sa.JSON(none_as_null=True).with_variant(postgresql.JSONB(none_as_null=True), "postgresql")
+
+
+def _digest() -> sa.types.TypeEngine[str]:
+    return sa.String(64)
+
+
+def _job_fk() -> sa.ForeignKey:
+    return sa.ForeignKey("jobs.job_id", ondelete="CASCADE")
+
+
+jobs = sa.Table(
+    "jobs",
+    metadata,
+    sa.Column("job_id", _uuid(), primary_key=True),
+    sa.Column("tenant_id", sa.String(64), nullable=False),
+    sa.Column("project_id", sa.String(64), nullable=False),
+    sa.Column("job_type", sa.String(32), nullable=False),
+    sa.Column("status", sa.String(16), nullable=False),
+    sa.Column("progress", sa.SmallInteger, nullable=False, server_default="0"),
+    sa.Column("idempotency_key", _digest(), nullable=False),
+    sa.Column("request_id", sa.String(128)),
+    sa.Column("error_code", sa.String(64)),
+    sa.Column("error_message_safe", sa.String(1024)),
+    sa.Column("error_debug_id", sa.String(32)),
+    sa.Column("created_at", Moment, nullable=False),
+    sa.Column("updated_at", Moment, nullable=False),
+    sa.Column("completed_at", Moment),
+    sa.Column("failed_at", Moment),
+    sa.UniqueConstraint("idempotency_key"),
+    sa.CheckConstraint(
+        "status IN ('pending','processing','completed','failed','skipped','canceled')", name="status"
+    ),
+    sa.CheckConstraint("progress BETWEEN 0 AND 100", name="progress"),
+    sa.Index("ix_jobs_scope_created", "tenant_id", "project_id", "created_at", "job_id"),
+    sa.Index("ix_jobs_scope_status", "tenant_id", "project_id", "status", "created_at"),
+)
+
+artifact_jobs = sa.Table(
+    "artifact_jobs",
+    metadata,
+    sa.Column("job_id", _uuid(), _job_fk(), primary_key=True),
+    sa.Column("work_id", sa.String(512), nullable=False),
+    sa.Column("artifact_id", sa.String(512), nullable=False),
+    sa.Column("canonical_url", sa.Text, nullable=False),
+    sa.Column("request_url", sa.Text, nullable=False),
+    sa.Column("host", sa.String(255), nullable=False),
+    sa.Column("state", sa.String(24), nullable=False),
+    sa.Column("run", sa.Integer, nullable=False, server_default="0"),
+    sa.Column("fence", sa.BigInteger, nullable=False, server_default="0"),
+    sa.Column("lease_owner", sa.String(160)),
+    sa.Column("lease_until", Moment),
+    sa.Column("due_at", Moment),
+    sa.Column("published_at", Moment),
+    sa.Column("attempts", sa.Integer, nullable=False, server_default="0"),
+    sa.Column("priority", sa.SmallInteger, nullable=False, server_default="0"),
+    sa.Column("node", sa.String(128)),
+    sa.Column("ext", sa.String(16)),
+    sa.Column("expected_sha256", _digest()),
+    sa.Column("expected_media_type", sa.String(255)),
+    sa.Column("max_bytes", sa.BigInteger),
+    sa.Column("mirrors", _json()),
+    sa.CheckConstraint(
+        "state IN ('PLANNED','LEASED','HEAD_DONE','RESUME_OK','STREAMING','FINALIZED','INDEXED','DEDUPED',"
+        "'FAILED','SKIPPED_DUPLICATE','CANCELED')",
+        name="state",
+    ),
+    sa.CheckConstraint("(lease_owner IS NULL) = (lease_until IS NULL)", name="lease_pair"),
+)
+sa.Index(
+    "ix_artifact_jobs_due",
+    artifact_jobs.c.priority.desc(),
+    artifact_jobs.c.due_at,
+    sqlite_where=sa.text("due_at IS NOT NULL AND published_at IS NULL"),
+    postgresql_where=sa.text("due_at IS NOT NULL AND published_at IS NULL"),
+)
+sa.Index(
+    "ix_artifact_jobs_published",
+    artifact_jobs.c.published_at,
+    artifact_jobs.c.host,
+    sqlite_where=sa.text("published_at IS NOT NULL"),
+    postgresql_where=sa.text("published_at IS NOT NULL"),
+)
+sa.Index(
+    "ix_artifact_jobs_lease",
+    artifact_jobs.c.lease_until,
+    sqlite_where=sa.text("lease_until IS NOT NULL"),
+    postgresql_where=sa.text("lease_until IS NOT NULL"),
+)
+
+download_jobs = sa.Table(
+    "download_jobs",
+    metadata,
+    sa.Column("job_id", _uuid(), _job_fk(), primary_key=True),
+    sa.Column("user_id", sa.String(128), nullable=False),
+    sa.Column("book_id", sa.String(128), nullable=False),
+    sa.Column("media_type", sa.String(64), nullable=False),
+    sa.Column("status", sa.String(16), nullable=False),
+    sa.Column("source", sa.String(32), nullable=False),
+    sa.Column("source_url", sa.Text, nullable=False),
+    sa.Column("external_job_id", sa.String(128)),
+    sa.Column("created_at_utc", Moment, nullable=False),
+    sa.Column("updated_at_utc", Moment, nullable=False),
+    sa.Column("completed_at_utc", Moment),
+    sa.Column("first_not_found_at_utc", Moment),
+    sa.Column("checked_at_utc", Moment),
+    sa.Column("failure_reason", sa.String(1024)),
+    sa.Column("row_version", sa.BigInteger, nullable=False, server_default="0"),
+    sa.CheckConstraint(
+        "status IN ('queued','downloading','completed','failed','canceled')", name="status"
+    ),
+)
+sa.Index(
+    "uq_download_jobs_active",
+    download_jobs.c.user_id,
+    download_jobs.c.book_id,
+    download_jobs.c.media_type,
+    unique=True,
+    sqlite_where=sa.text("status IN ('queued','downloading')"),
+    postgresql_where=sa.text("status IN ('queued','downloading')"),
+)
+sa.Index(
+    "ix_download_jobs_active",
+    download_jobs.c.checked_at_utc,
+    sqlite_where=sa.text("status IN ('queued','downloading')"),
+    postgresql_where=sa.text("status IN ('queued','downloading')"),
+)
+
+artifact_ops = sa.Table(
+    "artifact_ops",
+    metadata,
+    sa.Column("op_key", _digest(), primary_key=True),
+    sa.Column("job_id", _uuid(), _job_fk(), nullable=False),
+    sa.Column("run", sa.Integer, nullable=False),
+    sa.Column("op_type", sa.String(16), nullable=False),
+    sa.Column("state", sa.String(16), nullable=False),
+    sa.Column("fence", sa.BigInteger, nullable=False),
+    sa.Column("started_at", Moment, nullable=False),
+    sa.Column("finished_at", Moment),
+    sa.Column("result_code", sa.String(64)),
+    sa.Column("result_json", sa.Text),
+    sa.CheckConstraint("state IN ('started','finished','failed','abandoned')", name="state"),
+    sa.CheckConstraint(
+        "(state = 'finished') = (result_json IS NOT NULL AND finished_at IS NOT NULL)", name="finished"
+    ),
+    sa.Index("ix_artifact_ops_job", "job_id"),
+)
+sa.Index(
+    "ix_artifact_ops_started",
+    artifact_ops.c.started_at,
+    sqlite_where=sa.text("state = 'started'"),
+    postgresql_where=sa.text("state = 'started'"),
+)
+
+artifacts = sa.Table(
+    "artifacts",
+    metadata,
+    sa.Column("artifact_uuid", _uuid(), primary_key=True),
+    sa.Column("tenant_id", sa.String(64), nullable=False),
+    sa.Column("project_id", sa.String(64), nullable=False),
+    sa.Column("artifact_type", sa.String(32), nullable=False),
+    sa.Column("storage_backend", sa.String(32), nullable=False),
+    sa.Column("storage_pointer", sa.Text, nullable=False),
+    sa.Column("content_type", sa.String(255)),
+    sa.Column("byte_size", sa.BigInteger, nullable=False),
+    sa.Column("sha256", _digest(), nullable=False),
+    sa.Column("schema_version", sa.SmallInteger, nullable=False),
+    sa.Column("created_at", Moment, nullable=False),
+    sa.Column("created_by_job_id", _uuid()),
+    sa.CheckConstraint("byte_size >= 0", name="byte_size"),
+    sa.Index("ix_artifacts_job", "created_by_job_id"),
+    sa.Index("ix_artifacts_sha256", "sha256"),
+)
+
+job_artifacts = sa.Table(
+    "job_artifacts",
+    metadata,
+    sa.Column("job_id", _uuid(), _job_fk(), primary_key=True),
+    sa.Column("role", sa.String(8), primary_key=True),
+    sa.Column("position", sa.Integer, primary_key=True),
+    sa.Column("artifact_uuid", _uuid(), sa.ForeignKey("artifacts.artifact_uuid"), nullable=False),
+    sa.UniqueConstraint("job_id", "role", "artifact_uuid"),
+    sa.CheckConstraint("role IN ('input','result')", name="role"),
+)
+
+hash_index = sa.Table(
+    "hash_index",
+    metadata,
+    sa.Column("scope", sa.String(160), primary_key=True),
+    sa.Column("sha256", _digest(), primary_key=True),
+    sa.Column("pointer", sa.Text, nullable=False),
+    sa.Column("size", sa.BigInteger, nullable=False),
+    sa.Column("job_id", _uuid(), nullable=False),
+)
+
+url_index = sa.Table(
+    "url_index",
+    metadata,
+    sa.Column("scope", sa.String(160), primary_key=True),
+    sa.Column("url_sha256", _digest(), primary_key=True),
+    sa.Column("canonical_url", sa.Text, nullable=False),
+    sa.Column("sha256", _digest(), nullable=False),
+    sa.Column("pointer", sa.Text, nullable=False),
+    sa.Column("size", sa.BigInteger, nullable=False),
+    sa.Column("content_type", sa.String(255)),
+    sa.Column("etag", sa.String(1024)),
+    sa.Column("last_modified", sa.String(128)),
+    sa.Column("seen_at", Moment, nullable=False),
+)
+
+manifest = sa.Table(
+    "manifest",
+    metadata,
+    sa.Column("artifact_uuid", _uuid(), primary_key=True),
+    sa.Column("job_id", _uuid(), _job_fk(), nullable=False),
+    sa.Column("run", sa.Integer, nullable=False),
+    sa.Column("sha256", _digest(), nullable=False),
+    sa.Column("pointer", sa.Text, nullable=False),
+    sa.Column("shard_prefix", sa.String(8)),
+    sa.Column("byte_size", sa.BigInteger, nullable=False),
+    sa.Column("resume_decision", sa.String(32)),
+    sa.Column("resume_reason", sa.String(64)),
+    sa.Column("bytes_written", sa.BigInteger),
+    sa.Column("resumed_from_bytes", sa.BigInteger),
+    sa.Column("elapsed_ms", sa.BigInteger),
+    sa.Column("fsync_ms", sa.BigInteger),
+    sa.Column("avg_write_mibps", sa.Float),
+    sa.Column("dedupe_action", sa.String(16)),
+    sa.Column("quota_json", _json()),
+    sa.Column("created_at", Moment, nullable=False),
+    sa.Index("ix_manifest_job", "job_id"),
+)
+
+media_assets = sa.Table(
+    "media_assets",
+    metadata,
+    sa.Column("asset_id", _uuid(), primary_key=True),
+    sa.Column("user_id", sa.String(128), nullable=False),
+    sa.Column("book_id", sa.String(128), nullable=False),
+    sa.Column("media_type", sa.String(64), nullable=False),
+    sa.Column("available", sa.Boolean, nullable=False),
+    sa.Column("local_path", sa.Text),
+    sa.Column("source_url", sa.Text),
+    sa.Column("job_id", _uuid()),
+    sa.Column("updated_at", Moment, nullable=False),
+    sa.UniqueConstraint("user_id", "book_id", "media_type"),
+)
+
+books = sa.Table(
+    "books",
+    metadata,
+    sa.Column("user_id", sa.String(128), primary_key=True),
+    sa.Column("book_id", sa.String(128), primary_key=True),
+    sa.Column("state", sa.String(16), nullable=False),
+    sa.Column("updated_at", Moment, nullable=False),
+    sa.CheckConstraint("state IN ('Library','Archive')", name="state"),
+)
