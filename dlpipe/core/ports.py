@@ -119,6 +119,9 @@ class Jobs(Protocol):
     def take_due(self, limit: int, window: int, per_host: int) -> list[Hint]:
         """Mark due jobs as published, as far as the window allows, and answer what to send."""
 
+    def waiting(self) -> int:
+        """How many jobs wait for a message that was sent: published, held by nobody."""
+
     def take_lost(self, limit: int, lost_after_s: float) -> list[Hint]:
         """Mark as published again the jobs whose message must be lost: sent long ago, held by nobody."""
 
@@ -255,6 +258,9 @@ class Publisher(Protocol):
 
     def publish(self, hints: Sequence[Hint]) -> None: ...
 
+    def waiting(self) -> int | None:
+        """How many messages wait to be taken; None when the broker cannot tell."""
+
 
 class Progress(Protocol):
     """Bytes so far, for people to watch. Best effort: it never fails and never decides anything."""
@@ -288,7 +294,7 @@ class Part(Protocol):
         """Re-hash what is held, keep the furthest checkpoint that matches, at most `upto`; answer the offset."""
 
     def rewind(self, offset: int) -> int:
-        """Go back to the furthest verified checkpoint at or before `offset`; answer where that is."""
+        """Go back to `offset`, which is at most what was verified or written; answer where that is."""
 
     def write(self, data: bytes | memoryview) -> None:
         """Append at the offset, and checkpoint now and then."""
@@ -343,6 +349,9 @@ class BlobStore(Protocol):
 
     def unify(self, pointer: str, twin: str) -> DedupeAction:
         """Make `pointer` share the bytes of `twin`, atomically; COPY when the file system cannot."""
+
+    def shard(self, pointer: str) -> str:
+        """The folder prefix that spreads blobs, for the manifest."""
 
     def path(self, pointer: str) -> str:
         """Where the owner of this machine finds the file."""

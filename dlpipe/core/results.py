@@ -78,10 +78,6 @@ class IndexResult:
     sha256: str
     pointer: str
     artifact_uuid: str
-    twin_pointer: str | None = None
-    """An earlier copy of the same bytes in the dedupe scope, when there is one."""
-    own_twin: bool = False
-    """The earlier copy is this very file, which another job put there."""
 
 
 @dataclass(frozen=True, slots=True)

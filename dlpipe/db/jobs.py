@@ -199,6 +199,10 @@ class SqlJobs:
         by_id = {row.job_id: _hint(row) for row in rows}
         return [by_id[job_id] for job_id in job_ids if job_id in by_id]
 
+    def waiting(self) -> int:
+        query = sa.select(sa.func.count()).where(_T.published_at.is_not(None), _T.lease_owner.is_(None))
+        return self._connection.execute(query).scalar_one()
+
     def take_lost(self, limit: int, lost_after_s: float) -> list[Hint]:
         lost = (
             sa.select(_T.job_id)

@@ -124,7 +124,7 @@ class SqlLedger:
         return [_view(row) for row in rows]
 
 
-_HIDDEN = frozenset({"v", "pointer", "known_pointer", "twin_pointer"})
+_HIDDEN = frozenset({"v", "pointer", "known_pointer"})
 """Pointers never leave through a public interface (JOB-4)."""
 
 

@@ -1,0 +1,1 @@
+"""What happens to a job, against ports: planning, the stages, dispatch, healing."""

@@ -1,0 +1,71 @@
+"""What the pipeline works with: the ports, and the policies that settings decide."""
+
+from __future__ import annotations
+
+import random
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from dlpipe.core.model import Scope
+from dlpipe.core.ports import BlobStore, Database, Leases, Progress, Publisher, Source, Staging
+from dlpipe.core.resume import ResumePolicy
+from dlpipe.core.retries import RetryPolicy
+from dlpipe.core.urls import ParseUrl
+
+
+@dataclass(frozen=True, slots=True)
+class StreamPolicy:
+    """Bounds on one answer's body (STREAM-4, STREAM-5)."""
+
+    max_bytes: int | None = None
+    deadline_s: float = 6 * 3600.0
+    min_rate_bytes_s: float = 1024.0
+    min_rate_window_s: float = 60.0
+    max_restarts: int = 2
+    accept_unproven_length: bool = False
+    sniff: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    retry: RetryPolicy = RetryPolicy()
+    resume: ResumePolicy = ResumePolicy()
+    stream: StreamPolicy = StreamPolicy()
+    lease_ttl_s: float = 120.0
+    dedupe_scope: str = "tenant"
+    trust_s: float = 86_400.0
+    window: int = 2_000
+    window_per_host: int = 500
+    lost_after_s: float = 20.0
+    batch: int = 500
+
+    def scope_key(self, scope: Scope) -> str:
+        """Within which bounds two equal files are one (DEDUPE-2)."""
+        match self.dedupe_scope:
+            case "global":
+                return "*"
+            case "project":
+                return f"{scope.tenant_id}/{scope.project_id}"
+            case _:
+                return scope.tenant_id
+
+
+def _debug_id() -> str:
+    return uuid.uuid4().hex[:12]
+
+
+@dataclass(frozen=True, slots=True)
+class Deps:
+    database: Database
+    leases: Leases
+    store: BlobStore
+    staging: Staging
+    source: Source
+    publisher: Publisher
+    progress: Progress
+    parse_url: ParseUrl
+    policy: Policy = field(default_factory=Policy)
+    forbidden: Callable[[str, int], str | None] = lambda host, port: None
+    chance: Callable[[], float] = random.SystemRandom().random
+    debug_id: Callable[[], str] = _debug_id

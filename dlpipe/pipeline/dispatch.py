@@ -1,0 +1,52 @@
+"""Send hints for jobs that are due, never more than the window holds (HEAL-1)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dlpipe.core.crash import crash_point
+from dlpipe.core.ports import Hint
+from dlpipe.pipeline.deps import Deps
+
+
+def dispatch(deps: Deps) -> int:
+    """Publish due jobs, highest priority first; answer how many."""
+    policy = deps.policy
+    sent = 0
+    while True:
+        with deps.database.write() as unit:
+            hints = unit.jobs.take_due(policy.batch, policy.window, policy.window_per_host)
+        _send(deps, hints)
+        sent += len(hints)
+        if len(hints) < policy.batch:
+            return sent
+
+
+def dispatch_lost(deps: Deps) -> int:
+    """Publish again the hints that must have been lost; answer how many.
+
+    As long as the broker holds a message for every waiting job, none is lost, however long the queue is;
+    so the messages can never grow beyond the jobs.
+    """
+    with deps.database.read() as unit:
+        waiting = unit.jobs.waiting()
+    missing = waiting - (deps.publisher.waiting() or 0)
+    if missing <= 0:
+        return 0
+    with deps.database.write() as unit:
+        hints = unit.jobs.take_lost(min(missing, deps.policy.batch), deps.policy.lost_after_s)
+    _send(deps, hints)
+    return len(hints)
+
+
+def _send(deps: Deps, hints: Sequence[Hint]) -> None:
+    """A crash before this sends anything is healed by dispatch_lost; an error puts the jobs back at once."""
+    if not hints:
+        return
+    crash_point("dispatch.marked")
+    try:
+        deps.publisher.publish(hints)
+    except Exception:
+        with deps.database.write() as unit:
+            unit.jobs.unpublish([hint.job_id for hint in hints])
+        raise

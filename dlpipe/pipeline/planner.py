@@ -1,0 +1,122 @@
+"""Take requests in: check, write them down, and only then send the hint (PLAN-3, PLAN-8)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any
+
+from dlpipe.core.errors import DlpipeError, InvalidInput
+from dlpipe.core.model import JobSpec, PlanAnswer, job_spec
+from dlpipe.pipeline import dispatch
+from dlpipe.pipeline.deps import Deps
+
+log = logging.getLogger(__name__)
+
+BATCH = 2_000
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A request that was not planned: where it stood in the input, and why."""
+
+    position: int
+    code: str
+    message: str
+    hint: str
+
+
+@dataclass(slots=True)
+class PlanSummary:
+    """What a bulk plan came to."""
+
+    created: int = 0
+    known: int = 0
+    skipped: int = 0
+    failed: int = 0
+    canceled: int = 0
+    refused: list[Refusal] = field(default_factory=list)
+    refused_count: int = 0
+
+    KEPT_REFUSALS = 1_000
+
+    def add(self, answer: PlanAnswer) -> None:
+        setattr(self, answer.outcome, getattr(self, answer.outcome) + 1)
+
+    def refuse(self, refusal: Refusal) -> None:
+        self.refused_count += 1
+        if len(self.refused) < self.KEPT_REFUSALS:
+            self.refused.append(refusal)
+
+
+def spec(deps: Deps, fields: Mapping[str, Any]) -> JobSpec:
+    """Check one request; InvalidInput says what is wrong with it."""
+    unknown = set(fields) - SPEC_FIELDS
+    if unknown or "url" not in fields:
+        what = f"unknown field {sorted(unknown)[0]!r}" if unknown else "no url"
+        raise InvalidInput(
+            f"the request has {what}",
+            code="fields_invalid",
+            hint=f"Known fields: {', '.join(sorted(SPEC_FIELDS))}.",
+        )
+    made = job_spec(deps.parse_url, **fields)
+    if reason := deps.forbidden(made.url.host, made.url.port):
+        raise InvalidInput(
+            f"requests to {made.url.host} are not allowed: {reason}",
+            code="egress_forbidden",
+            hint="Set DLPIPE_ALLOW_PRIVATE=1 if files on this machine or in this network are meant.",
+        )
+    return made
+
+
+SPEC_FIELDS = frozenset(
+    "url work_id artifact_id tenant_id project_id ext sha256 media_type max_bytes mirrors priority "
+    "not_before request_id".split()
+)
+
+
+def plan(deps: Deps, fields: Mapping[str, Any]) -> PlanAnswer:
+    """Plan one file. The job is on record when this returns, whatever becomes of the message."""
+    made = spec(deps, fields)
+    with deps.database.write() as unit:
+        answer = unit.jobs.plan_if_absent([made])[0]
+    if answer.outcome in ("created", "known"):
+        nudge(deps)
+    return answer
+
+
+def plan_many(deps: Deps, requests: Iterable[Mapping[str, Any]]) -> PlanSummary:
+    """Plan any number of files in bounded memory; a bad request is reported and the others are planned."""
+    summary = PlanSummary()
+    for batch in _batches(_specs(deps, requests, summary), BATCH):
+        with deps.database.write() as unit:
+            answers = unit.jobs.plan_if_absent(batch)
+        for answer in answers:
+            summary.add(answer)
+        nudge(deps)
+    return summary
+
+
+def _specs(
+    deps: Deps, requests: Iterable[Mapping[str, Any]], summary: PlanSummary
+) -> Iterator[JobSpec]:
+    for position, fields in enumerate(requests, start=1):
+        try:
+            yield spec(deps, fields)
+        except InvalidInput as error:
+            summary.refuse(Refusal(position, error.code, error.message, error.hint))
+
+
+def _batches(specs: Iterator[JobSpec], size: int) -> Iterator[list[JobSpec]]:
+    while batch := list(islice(specs, size)):
+        yield batch
+
+
+def nudge(deps: Deps) -> None:
+    """Send what is due now rather than at the next beat. The plan stands even when nobody can be told."""
+    try:
+        dispatch.dispatch(deps)
+    except DlpipeError as error:
+        log.info("planned, not sent yet: %s", error.code)

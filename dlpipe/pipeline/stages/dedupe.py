@@ -1,0 +1,47 @@
+"""One copy of the same bytes per dedupe scope: share an earlier copy's, once it is proven right (DEDUPE-1)."""
+
+from __future__ import annotations
+
+from dlpipe.core.flow import OpType
+from dlpipe.core.keys import Scalar
+from dlpipe.core.model import ArtifactJob
+from dlpipe.core.ports import FirstCopy, Unit
+from dlpipe.core.results import DedupeAction, DedupeResult, FinalizeResult, IndexResult, Result, Results
+from dlpipe.core.states import State
+from dlpipe.pipeline.stages.stage import Stage, Work, expect, latest
+
+
+class Dedupe(Stage):
+    def extras(self, job: ArtifactJob, results: Results) -> dict[str, Scalar]:
+        indexed = latest(results, OpType.INDEX, IndexResult)
+        return {"sha256": indexed.sha256, "pointer": indexed.pointer}
+
+    def perform(self, work: Work) -> DedupeResult:
+        indexed = latest(work.results, OpType.INDEX, IndexResult)
+        placed = latest(work.results, OpType.FINALIZE, FinalizeResult)
+        first = self._first(work.job, indexed.sha256)
+        if first is None or first.job_id == work.job.job_id:
+            return DedupeResult(DedupeAction.DOWNLOAD, 0)
+        if first.pointer == indexed.pointer:
+            return DedupeResult(DedupeAction.SKIPPED, placed.size)  # the same place: finalize found it there
+        if not self.deps.store.is_right(first.pointer, indexed.sha256, placed.size):
+            return DedupeResult(DedupeAction.DOWNLOAD, 0)
+        action = self.deps.store.unify(indexed.pointer, first.pointer)
+        saved = 0 if action is DedupeAction.COPY else placed.size
+        return DedupeResult(action, saved)
+
+    def _first(self, job: ArtifactJob, sha256: str) -> FirstCopy | None:
+        with self.deps.database.read() as unit:
+            return unit.registry.first_copy(self.deps.policy.scope_key(job.scope), sha256)
+
+    def record(self, unit: Unit, work: Work, result: Result) -> State:
+        job, done = work.job, expect(result, DedupeResult)
+        indexed = latest(work.results, OpType.INDEX, IndexResult)
+        scope = self.deps.policy.scope_key(job.scope)
+        if done.action is DedupeAction.DOWNLOAD:
+            first = unit.registry.first_copy(scope, indexed.sha256)
+            if first is not None and first.pointer != indexed.pointer:
+                # The earlier copy is gone or damaged: from now on ours is the one to share.
+                unit.registry.repoint(scope, indexed.sha256, first.pointer, indexed.pointer, job.job_id)
+        unit.registry.note(indexed.artifact_uuid, job.job_id, {"dedupe_action": done.action.value})
+        return State.DEDUPED

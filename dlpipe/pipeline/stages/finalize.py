@@ -1,0 +1,50 @@
+"""Give the bytes their final name (FINAL-1), or find that a holder before us did (FINAL-2)."""
+
+from __future__ import annotations
+
+from dlpipe.core.flow import OpType
+from dlpipe.core.keys import Scalar
+from dlpipe.core.layout import Place
+from dlpipe.core.model import ArtifactJob
+from dlpipe.core.ports import Unit
+from dlpipe.core.results import FinalizeResult, Result, Results, StreamResult
+from dlpipe.core.states import State
+from dlpipe.pipeline.stages.head import extension_of
+from dlpipe.pipeline.stages.stage import Stage, Work, in_run
+
+
+class Finalize(Stage):
+    def extras(self, job: ArtifactJob, results: Results) -> dict[str, Scalar]:
+        return {"sha256": in_run(results, OpType.STREAM, StreamResult).sha256}
+
+    def _place(self, work: Work) -> tuple[StreamResult, Place]:
+        job, streamed = work.job, in_run(work.results, OpType.STREAM, StreamResult)
+        ext = extension_of(job, streamed.content_type)
+        return streamed, self.deps.store.place(
+            job.scope.tenant_id, job.scope.project_id, streamed.sha256, ext
+        )
+
+    def probe(self, work: Work) -> FinalizeResult | None:
+        """Crashed between name and record? Then the file is there, and the part may still be, too."""
+        streamed, place = self._place(work)
+        if not self.deps.store.is_right(place.pointer, streamed.sha256, streamed.size):
+            return None
+        job = work.job
+        with self.deps.staging.claim(
+            job.scope.tenant_id, job.canonical_url, job.job_id, job.fence
+        ) as part:
+            part.remove()
+        return FinalizeResult(streamed.sha256, streamed.size, place.pointer, already_there=True)
+
+    def perform(self, work: Work) -> FinalizeResult:
+        streamed, place = self._place(work)
+        job = work.job
+        with self.deps.staging.claim(
+            job.scope.tenant_id, job.canonical_url, job.job_id, job.fence
+        ) as part:
+            work.lease.check()
+            already = self.deps.store.publish(part, place, streamed.size)
+        return FinalizeResult(streamed.sha256, streamed.size, place.pointer, already_there=already)
+
+    def record(self, unit: Unit, work: Work, result: Result) -> State:
+        return State.FINALIZED

@@ -1,0 +1,113 @@
+"""Ask about the file: of our own index first, then of the server (HEAD-1, HEAD-2)."""
+
+from __future__ import annotations
+
+from dlpipe.core.flow import OpType
+from dlpipe.core.keys import Scalar, artifact_uuid
+from dlpipe.core.layout import extension_for
+from dlpipe.core.model import ArtifactJob, ArtifactRecord
+from dlpipe.core.ports import KnownBlob, Unit
+from dlpipe.core.results import DedupeAction, HeadResult, Result, Results
+from dlpipe.core.states import State
+from dlpipe.pipeline.stages.stage import Stage, Work, expect
+
+ARTIFACT_SCHEMA = 1
+
+
+class Head(Stage):
+    def extras(self, job: ArtifactJob, results: Results) -> dict[str, Scalar]:
+        return {"run": job.run, "url": job.canonical_url}
+
+    def perform(self, work: Work) -> HeadResult:
+        return self._known(work.job) or self._ask(work.job)
+
+    def _known(self, job: ArtifactJob) -> HeadResult | None:
+        """The URL's bytes, when this tenant has fetched them lately and they are still there."""
+        with self.deps.database.read() as unit:
+            blob = unit.registry.known_url(job.scope.tenant_id, job.canonical_url, self.deps.policy.trust_s)
+        if blob is None or not self._fits(job, blob):
+            return None
+        store = self.deps.store
+        if not store.holds(blob.pointer, blob.size):
+            return None
+        ext = job.ext if job.ext is not None else extension_of(job, blob.content_type)
+        place = store.place(job.scope.tenant_id, job.scope.project_id, blob.sha256, ext)
+        if place.pointer != blob.pointer:
+            store.copy(blob.pointer, place)
+        return HeadResult(
+            http_status=None,
+            final_url_sha256="",
+            content_type=blob.content_type,
+            known_sha256=blob.sha256,
+            known_pointer=place.pointer,
+            known_size=blob.size,
+        )
+
+    def _fits(self, job: ArtifactJob, blob: KnownBlob) -> bool:
+        """What this job demands of its bytes must hold for bytes that another job fetched."""
+        return (
+            job.expected_sha256 in (None, blob.sha256)
+            and (job.max_bytes is None or blob.size <= job.max_bytes)
+            and (job.expected_media_type is None or media_type(blob.content_type) == job.expected_media_type)
+        )
+
+    def _ask(self, job: ArtifactJob) -> HeadResult:
+        facts = self.deps.source.head(job.request_url)
+        if facts is None:
+            return HeadResult(http_status=None, final_url_sha256="")
+        return HeadResult(
+            http_status=facts.http_status,
+            final_url_sha256=facts.final_url_sha256,
+            etag=facts.etag,
+            last_modified=facts.last_modified,
+            date=facts.date,
+            accept_ranges=facts.accept_ranges,
+            content_length=facts.content_length,
+            content_type=facts.content_type,
+        )
+
+    def record(self, unit: Unit, work: Work, result: Result) -> State:
+        head = expect(result, HeadResult)
+        if head.known_sha256 is None or head.known_pointer is None or head.known_size is None:
+            return State.HEAD_DONE
+        job = work.job
+        record = ArtifactRecord(
+            artifact_uuid=artifact_uuid(work.op.op_key),
+            scope=job.scope,
+            artifact_type="file",
+            storage_backend=self.deps.store.backend,
+            storage_pointer=head.known_pointer,
+            content_type=head.content_type,
+            byte_size=head.known_size,
+            sha256=head.known_sha256,
+            schema_version=ARTIFACT_SCHEMA,
+            created_by_job_id=job.job_id,
+        )
+        unit.registry.add_artifact(record)
+        unit.registry.note(
+            record.artifact_uuid,
+            job.job_id,
+            {
+                "run": job.run,
+                "sha256": record.sha256,
+                "pointer": record.storage_pointer,
+                "byte_size": record.byte_size,
+                "bytes_written": 0,
+                "resumed_from_bytes": 0,
+                "dedupe_action": DedupeAction.SKIPPED.value,
+            },
+        )
+        return State.SKIPPED_DUPLICATE
+
+
+def media_type(content_type: str | None) -> str | None:
+    return content_type.partition(";")[0].strip().lower() if content_type else None
+
+
+def extension_of(job: ArtifactJob, content_type: str | None) -> str:
+    """The extension that was asked for, else one that the URL or the media type suggests."""
+    if job.ext is not None:
+        return job.ext
+    return extension_for(job.canonical_url.partition("?")[0], content_type)
+
+

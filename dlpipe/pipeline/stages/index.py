@@ -1,0 +1,85 @@
+"""Register what came: artifact, hash index, URL index and manifest, in one transaction (INDEX-1)."""
+
+from __future__ import annotations
+
+from dlpipe.core.flow import OpType
+from dlpipe.core.keys import Scalar, artifact_uuid
+from dlpipe.core.model import ArtifactJob, ArtifactRecord
+from dlpipe.core.ports import KnownBlob, Unit
+from dlpipe.core.results import FinalizeResult, IndexResult, Result, Results, ResumeResult, StreamResult
+from dlpipe.core.states import State
+from dlpipe.pipeline.stages.head import ARTIFACT_SCHEMA
+from dlpipe.pipeline.stages.stage import Stage, Work, expect, latest
+
+MIB = 1 << 20
+
+
+class Index(Stage):
+    def extras(self, job: ArtifactJob, results: Results) -> dict[str, Scalar]:
+        placed = latest(results, OpType.FINALIZE, FinalizeResult)
+        return {"sha256": placed.sha256, "pointer": placed.pointer}
+
+    def perform(self, work: Work) -> IndexResult:
+        placed = latest(work.results, OpType.FINALIZE, FinalizeResult)
+        return IndexResult(placed.sha256, placed.pointer, artifact_uuid(work.op.op_key))
+
+    def record(self, unit: Unit, work: Work, result: Result) -> State:
+        job, index = work.job, expect(result, IndexResult)
+        placed = latest(work.results, OpType.FINALIZE, FinalizeResult)
+        streamed = latest(work.results, OpType.STREAM, StreamResult)
+        decided = work.results.latest(OpType.RESUME)
+        unit.registry.add_artifact(
+            ArtifactRecord(
+                artifact_uuid=index.artifact_uuid,
+                scope=job.scope,
+                artifact_type="file",
+                storage_backend=self.deps.store.backend,
+                storage_pointer=placed.pointer,
+                content_type=streamed.content_type,
+                byte_size=placed.size,
+                sha256=placed.sha256,
+                schema_version=ARTIFACT_SCHEMA,
+                created_by_job_id=job.job_id,
+            )
+        )
+        unit.registry.add_copy(
+            self.deps.policy.scope_key(job.scope), placed.sha256, placed.pointer, placed.size, job.job_id
+        )
+        unit.registry.see_url(
+            job.scope.tenant_id,
+            job.canonical_url,
+            KnownBlob(
+                placed.sha256,
+                placed.pointer,
+                placed.size,
+                streamed.etag,
+                streamed.last_modified,
+                streamed.content_type,
+            ),
+        )
+        unit.registry.note(
+            index.artifact_uuid,
+            job.job_id,
+            {
+                "run": job.run,
+                "sha256": placed.sha256,
+                "pointer": placed.pointer,
+                "shard_prefix": self.deps.store.shard(placed.pointer),
+                "byte_size": placed.size,
+                "resume_decision": decided.decision if isinstance(decided, ResumeResult) else None,
+                "resume_reason": decided.reason if isinstance(decided, ResumeResult) else None,
+                "bytes_written": streamed.bytes_written,
+                "resumed_from_bytes": streamed.resumed_from_bytes,
+                "elapsed_ms": streamed.elapsed_ms,
+                "fsync_ms": streamed.fsync_ms,
+                "avg_write_mibps": _rate(streamed),
+            },
+        )
+        return State.INDEXED
+
+
+def _rate(streamed: StreamResult) -> float | None:
+    """New bytes over time, in MiB/s (STREAM-8)."""
+    if streamed.elapsed_ms <= 0:
+        return None
+    return round(streamed.bytes_written / MIB / (streamed.elapsed_ms / 1000), 3)

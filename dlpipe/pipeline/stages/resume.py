@@ -1,0 +1,55 @@
+"""Decide, before asking for a byte, what to do with bytes that are held already (RESUME-1)."""
+
+from __future__ import annotations
+
+from dlpipe.core import resume
+from dlpipe.core.flow import OpType
+from dlpipe.core.keys import Scalar
+from dlpipe.core.model import ArtifactJob
+from dlpipe.core.ports import Unit
+from dlpipe.core.remote import RemoteFacts
+from dlpipe.core.results import HeadResult, Result, Results, ResumeResult
+from dlpipe.core.states import State
+from dlpipe.pipeline.stages.stage import Stage, Work, in_run
+
+
+class ResumeDecide(Stage):
+    def extras(self, job: ArtifactJob, results: Results) -> dict[str, Scalar]:
+        in_run(results, OpType.HEAD, HeadResult)
+        return {"run": job.run}
+
+    def perform(self, work: Work) -> ResumeResult:
+        job = work.job
+        head = in_run(work.results, OpType.HEAD, HeadResult)
+        with self.deps.staging.claim(
+            job.scope.tenant_id, job.canonical_url, job.job_id, job.fence
+        ) as part:
+            held = part.facts
+        match resume.decide(remote_of(head), held, self.deps.policy.resume):
+            case resume.Resume(offset=offset, reason=reason):
+                return ResumeResult("resume", reason, offset)
+            case resume.Complete(reason=reason):
+                return ResumeResult("complete", reason, held.good if held else 0)
+            case resume.Discard(reason=reason):
+                return ResumeResult("discard", reason)
+            case resume.Fresh(reason=reason):
+                return ResumeResult("fresh", reason)
+
+    def record(self, unit: Unit, work: Work, result: Result) -> State:
+        return State.RESUME_OK
+
+
+def remote_of(head: HeadResult) -> RemoteFacts | None:
+    """What HEAD said, as the facts it is decided on; None when HEAD was of no use."""
+    if head.http_status is None:
+        return None
+    return RemoteFacts(
+        http_status=head.http_status,
+        final_url_sha256=head.final_url_sha256,
+        etag=head.etag,
+        last_modified=head.last_modified,
+        date=head.date,
+        accept_ranges=head.accept_ranges,
+        content_length=head.content_length,
+        content_type=head.content_type,
+    )

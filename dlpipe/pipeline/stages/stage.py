@@ -1,0 +1,74 @@
+"""The shape of a stage."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import TypeVar
+
+from dlpipe.core.flow import OpType
+from dlpipe.core.keys import Scalar
+from dlpipe.core.model import ArtifactJob
+from dlpipe.core.ports import Lease, StartedOp, Unit
+from dlpipe.core.results import Result, Results
+from dlpipe.core.states import State
+from dlpipe.pipeline.deps import Deps
+
+R = TypeVar("R", bound=Result)
+
+
+class OutOfOrder(Exception):
+    """What this stage builds on has not been recorded: the message came too early."""
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """One claim: the job under its fence, what was recorded before, and the op to be finished."""
+
+    job: ArtifactJob
+    results: Results
+    op: StartedOp
+    lease: Lease
+
+
+class Stage(ABC):
+    def __init__(self, deps: Deps) -> None:
+        self.deps = deps
+
+    @abstractmethod
+    def extras(self, job: ArtifactJob, results: Results) -> dict[str, Scalar]:
+        """What names this effect beside the job (LEDGER-2); OutOfOrder when that is not known yet."""
+
+    def probe(self, work: Work) -> Result | None:
+        """Asked when the op was started before: did the effect happen already? None: perform it (again)."""
+        return work.op.prior
+
+    @abstractmethod
+    def perform(self, work: Work) -> Result:
+        """Do it. May be done again after a crash at any point; no transaction is open."""
+
+    @abstractmethod
+    def record(self, unit: Unit, work: Work, result: Result) -> State:
+        """The database effects, in the transaction that records the result; answer the state to enter."""
+
+
+def in_run(results: Results, op: OpType, kind: type[R]) -> R:
+    """The result that an earlier stage of this run must have left."""
+    found = results.of_run(op)
+    if not isinstance(found, kind):
+        raise OutOfOrder(f"{op} is not recorded in this run")
+    return found
+
+
+def latest(results: Results, op: OpType, kind: type[R]) -> R:
+    """The newest result of that kind; a run that does only what remains builds on an earlier run's."""
+    found = results.latest(op)
+    if not isinstance(found, kind):
+        raise OutOfOrder(f"{op} is not recorded")
+    return found
+
+
+def expect(result: Result, kind: type[R]) -> R:
+    if not isinstance(result, kind):
+        raise TypeError(f"expected {kind.__name__}, got {type(result).__name__}")
+    return result

@@ -1,0 +1,319 @@
+"""Every knob, typed, with its source: defaults, then a TOML file, then the environment (OPS-9).
+
+`[lease] ttl_s` in the file is DLPIPE_LEASE_TTL_S in the environment. Unknown and contradictory settings are
+an error at start; secrets are never printed.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import socket
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+from urllib.parse import quote
+
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, model_validator
+
+from dlpipe.core.errors import Misconfigured
+from dlpipe.embedded.redis import socket_path
+
+PREFIX = "DLPIPE_"
+CONFIG_ENV = "DLPIPE_CONFIG"
+CRASH_ENV = "DLPIPE_CRASH_POINT"
+_NOT_SETTINGS = frozenset({CONFIG_ENV, CRASH_ENV})
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Lease(_Section):
+    """How long a worker may act on a job without a sign of life."""
+
+    ttl_s: float = Field(120.0, gt=0, le=86_400)
+    renew_s: float = Field(35.0, gt=0)
+
+    @model_validator(mode="after")
+    def _possible(self) -> Lease:
+        if self.renew_s >= self.ttl_s / 2:
+            raise ValueError("renew_s must be less than half of ttl_s, or one missed renewal loses the lease")
+        return self
+
+
+class Store(_Section):
+    root: Path | None = None
+    shard_width: int = Field(2, ge=0, le=8)
+
+
+class Dedupe(_Section):
+    scope: Literal["tenant", "project", "global"] = "tenant"
+    trust_s: float = Field(86_400.0, ge=0)
+
+
+class Retry(_Section):
+    max_attempts: int = Field(5, ge=1, le=1_000)
+    base_s: float = Field(2.0, gt=0)
+    cap_s: float = Field(300.0, gt=0)
+    server_cap_s: float = Field(3_600.0, gt=0)
+
+
+class Net(_Section):
+    connect_s: float = Field(10.0, gt=0)
+    read_s: float = Field(60.0, gt=0)
+    retries: int = Field(3, ge=0, le=20)
+    max_retry_sleep_s: float = Field(5.0, ge=0, le=60)
+    max_redirects: int = Field(10, ge=0, le=50)
+    allow_https_to_http: bool = False
+    ports: tuple[int, ...] = (80, 443, 8080, 8443)
+
+
+class Stream(_Section):
+    max_bytes: int | None = Field(None, ge=0)
+    deadline_s: float = Field(21_600.0, gt=0)
+    min_rate_bytes_s: float = Field(1_024.0, ge=0)
+    min_rate_window_s: float = Field(60.0, gt=0)
+    max_restarts: int = Field(2, ge=0, le=10)
+    accept_unproven_length: bool = False
+    sniff: bool = True
+    resume: bool = True
+
+
+class Dispatch(_Section):
+    every_s: float = Field(2.0, gt=0)
+    window: int = Field(2_000, ge=1)
+    window_per_host: int = Field(500, ge=1)
+    lost_after_s: float = Field(20.0, gt=0)
+
+
+class Heal(_Section):
+    every_s: float = Field(60.0, gt=0)
+
+
+class Worker(_Section):
+    """The workers of the one-machine stack."""
+
+    processes: int = Field(2, ge=1, le=64)
+    threads: int = Field(4, ge=1, le=256)
+
+
+class Broker(_Section):
+    ack_emulation: bool = False
+
+
+class Settings(_Section):
+    home: Path = Path("dlpipe-data")
+    database_url: SecretStr | None = None
+    redis_url: SecretStr | None = None
+    broker_url: SecretStr | None = None
+    node: str = Field(default_factory=socket.gethostname, min_length=1, max_length=128)
+    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
+    allow_private: bool = False
+    offline: bool = False
+    lease: Lease = Lease()
+    store: Store = Store()
+    dedupe: Dedupe = Dedupe()
+    retry: Retry = Retry()
+    net: Net = Net()
+    stream: Stream = Stream()
+    dispatch: Dispatch = Dispatch()
+    heal: Heal = Heal()
+    worker: Worker = Worker()
+    broker: Broker = Broker()
+
+    @model_validator(mode="after")
+    def _redis_for_leases(self) -> Settings:
+        if self.broker_url is not None and self.redis_url is None and not _is_redis(self.broker_uri):
+            raise ValueError(
+                "broker_url is not a Redis, so redis_url must say where leases are kept (DLPIPE_REDIS_URL)"
+            )
+        return self
+
+    @property
+    def home_dir(self) -> Path:
+        return self.home.expanduser().absolute()
+
+    @property
+    def store_root(self) -> Path:
+        return (self.store.root or self.home_dir / "store").expanduser().absolute()
+
+    @property
+    def private_redis(self) -> bool:
+        """Nothing says where Redis is, so this machine runs one of its own."""
+        return self.redis_url is None and self.broker_url is None
+
+    @property
+    def private_database(self) -> bool:
+        return self.database_url is None
+
+    @property
+    def database_uri(self) -> str:
+        if self.database_url is not None:
+            return self.database_url.get_secret_value()
+        return f"sqlite:///{self.home_dir / 'ledger.db'}"
+
+    @property
+    def redis_uri(self) -> str:
+        """Where leases, limits and progress are kept, as redis-py spells it."""
+        if self.redis_url is not None:
+            return _as_redis_py(self.redis_url.get_secret_value())
+        if self.broker_url is not None:
+            return _as_redis_py(self.broker_url.get_secret_value())
+        return f"unix://{quote(str(socket_path(self.home_dir)))}?db=0"
+
+    @property
+    def broker_uri(self) -> str:
+        """Where messages go, as Celery spells it."""
+        if self.broker_url is not None:
+            return _as_kombu(self.broker_url.get_secret_value())
+        if self.redis_url is not None:
+            return _as_kombu(self.redis_url.get_secret_value())
+        return f"redis+socket://{quote(str(socket_path(self.home_dir)))}?virtual_host=0"
+
+
+def _is_redis(url: str) -> bool:
+    return url.split(":", 1)[0] in ("redis", "rediss", "unix", "redis+socket")
+
+
+def _as_redis_py(url: str) -> str:
+    return url.replace("redis+socket://", "unix://", 1).replace("virtual_host=", "db=", 1)
+
+
+def _as_kombu(url: str) -> str:
+    if url.startswith("unix://"):
+        return url.replace("unix://", "redis+socket://", 1).replace("db=", "virtual_host=", 1)
+    return url
+
+
+@dataclass(frozen=True, slots=True)
+class Knob:
+    """One setting as `dlpipe doctor` lists it."""
+
+    name: str
+    env: str
+    value: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    settings: Settings
+    sources: Mapping[str, str]
+
+    def knobs(self) -> list[Knob]:
+        found = []
+        for name, env in sorted(names().items()):
+            value: Any = self.settings
+            for part in name.split("."):
+                value = getattr(value, part)
+            shown = "(set, not shown)" if isinstance(value, SecretStr) else str(value)
+            found.append(Knob(name, env, shown, self.sources.get(name, "default")))
+        return found
+
+
+def names() -> dict[str, str]:
+    """Every setting's dotted name and its name in the environment."""
+    found = {}
+    for top, info in Settings.model_fields.items():
+        kind = info.annotation
+        if isinstance(kind, type) and issubclass(kind, _Section):
+            for leaf in kind.model_fields:
+                found[f"{top}.{leaf}"] = f"{PREFIX}{top}_{leaf}".upper()
+        else:
+            found[top] = f"{PREFIX}{top}".upper()
+    return found
+
+
+def load(environ: Mapping[str, str] | None = None) -> Loaded:
+    """Read the settings; Misconfigured says which one is wrong and where it was set."""
+    env = os.environ if environ is None else environ
+    tree: dict[str, Any] = {}
+    sources: dict[str, str] = {}
+    file = _config_file(env)
+    if file is not None:
+        for name, value in _flat(_read_toml(file)).items():
+            _put(tree, name, value)
+            sources[name] = f"file {file}"
+    by_env = {env_name: name for name, env_name in names().items()}
+    for env_name, text in env.items():
+        if not env_name.startswith(PREFIX) or env_name in _NOT_SETTINGS:
+            continue
+        if env_name not in by_env:
+            raise _unknown(env_name, sorted(by_env), "environment variable")
+        name = by_env[env_name]
+        _put(tree, name, text.split(",") if name == "net.ports" else text)
+        sources[name] = f"environment {env_name}"
+    try:
+        return Loaded(Settings.model_validate(tree), sources)
+    except ValidationError as error:
+        raise _invalid(error, sources) from None
+
+
+def _config_file(env: Mapping[str, str]) -> Path | None:
+    named = env.get(CONFIG_ENV)
+    if named:
+        if not Path(named).is_file():
+            raise Misconfigured(
+                f"{CONFIG_ENV} names a file that is not there",
+                code="config_missing",
+                hint="Correct the path or unset the variable.",
+            )
+        return Path(named)
+    home = Path(env.get(f"{PREFIX}HOME", "dlpipe-data")).expanduser()
+    return next((path for path in (home / "dlpipe.toml", Path("dlpipe.toml")) if path.is_file()), None)
+
+
+def _read_toml(file: Path) -> dict[str, Any]:
+    try:
+        with file.open("rb") as stream:
+            return tomllib.load(stream)
+    except (OSError, tomllib.TOMLDecodeError) as error:
+        raise Misconfigured(
+            f"{file} cannot be read: {type(error).__name__}", code="config_unreadable", hint="Correct the file."
+        ) from None
+
+
+def _flat(tree: Mapping[str, Any]) -> dict[str, Any]:
+    known = names()
+    found: dict[str, Any] = {}
+    for top, value in tree.items():
+        leaves = {f"{top}.{leaf}": v for leaf, v in value.items()} if isinstance(value, dict) else {top: value}
+        for name, leaf_value in leaves.items():
+            if name not in known:
+                raise _unknown(name, sorted(known), "setting")
+            found[name] = leaf_value
+    return found
+
+
+def _put(tree: dict[str, Any], name: str, value: Any) -> None:
+    *sections, leaf = name.split(".")
+    for section in sections:
+        tree = tree.setdefault(section, {})
+    tree[leaf] = value
+
+
+def _unknown(name: str, known: list[str], what: str) -> Misconfigured:
+    near = difflib.get_close_matches(name, known, n=1)
+    hint = f"Did you mean {near[0]}? " if near else ""
+    return Misconfigured(
+        f"{name} is not a known {what}",
+        code="setting_unknown",
+        hint=f"{hint}`dlpipe doctor` lists all settings.",
+    )
+
+
+def _invalid(error: ValidationError, sources: Mapping[str, str]) -> Misconfigured:
+    """Say what is wrong without repeating the value: it may be a password."""
+    problems = []
+    for one in error.errors(include_url=False, include_context=False, include_input=False):
+        name = ".".join(str(part) for part in one["loc"]) or "settings"
+        where = sources.get(name)
+        problems.append(f"{name}{f' ({where})' if where else ''}: {one['msg'].removeprefix('Value error, ')}")
+    return Misconfigured(
+        "; ".join(problems),
+        code="setting_invalid",
+        hint="Correct the setting; `dlpipe doctor` lists all of them.",
+    )

@@ -1,0 +1,6 @@
+"""Where bytes are: on their way (staging) and in their final place (local)."""
+
+from dlpipe.store.local import LocalBlobStore
+from dlpipe.store.staging import LocalStaging
+
+__all__ = ["LocalBlobStore", "LocalStaging"]

@@ -1,0 +1,90 @@
+"""Folders opened step by step, relative to a handle, never through a symlink (SAFE-3); durable names."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from dlpipe.core.errors import Permanent, Retryable, StageFailure
+
+_OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+READ_BYTES = 1 << 20
+
+
+@contextmanager
+def folder(root: Path, parts: Sequence[str], *, create: bool = False) -> Iterator[int]:
+    """A handle on root/parts…; FileNotFoundError when it is not there and `create` is off."""
+    if create:
+        root.mkdir(parents=True, exist_ok=True)
+    here = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        for part in parts:
+            there = _enter(here, part, create)
+            os.close(here)
+            here = there
+        yield here
+    finally:
+        os.close(here)
+
+
+def _enter(parent: int, name: str, create: bool) -> int:
+    try:
+        return os.open(name, _OPEN_FOLDER, dir_fd=parent)
+    except FileNotFoundError:
+        if not create:
+            raise
+    try:
+        os.mkdir(name, 0o755, dir_fd=parent)
+    except FileExistsError:
+        pass  # another worker made it
+    else:
+        os.fsync(parent)  # the new folder's own name has to last as well
+    return os.open(name, _OPEN_FOLDER, dir_fd=parent)
+
+
+def sha256_of(fd: int, size: int | None = None) -> tuple[str, int]:
+    """Hash a file from its start (at most `size` bytes); answer digest and bytes read."""
+    digest = hashlib.sha256()
+    offset = 0
+    while size is None or offset < size:
+        want = READ_BYTES if size is None else min(READ_BYTES, size - offset)
+        block = os.pread(fd, want, offset)
+        if not block:
+            break
+        digest.update(block)
+        offset += len(block)
+    return digest.hexdigest(), offset
+
+
+_CODES = {
+    errno.ENOSPC: ("no_space", "the disk is full", "Free some space; the job goes on by itself."),
+    errno.EDQUOT: ("no_space", "the disk quota is used up", "Free some space; the job goes on by itself."),
+    errno.EROFS: ("store_read_only", "the store is mounted read-only", "Remount it, or move the store."),
+    errno.EACCES: ("store_forbidden", "the store may not be written", "Give the worker's user the right to."),
+    errno.EPERM: ("store_forbidden", "the store may not be written", "Give the worker's user the right to."),
+    errno.EIO: ("store_io_error", "the disk reported an error", "Check the disk and the system's log."),
+    errno.ENAMETOOLONG: ("store_name_too_long", "the file system refuses the name", "Use shorter ids."),
+    errno.ELOOP: ("store_symlink", "a symlink stands where a folder or file of the store belongs", "Remove it."),
+    errno.ENOTDIR: ("store_symlink", "something else stands where a folder of the store belongs", "Remove it."),
+}
+
+
+@contextmanager
+def disk_errors() -> Iterator[None]:
+    """Turn what the operating system says into a failure with a code; paths stay out of the message."""
+    try:
+        yield
+    except OSError as error:
+        raise as_failure(error) from error
+
+
+def as_failure(error: OSError) -> StageFailure:
+    code, what, hint = _CODES.get(error.errno or 0, ("store_error", "the disk refused", "See the worker's log."))
+    name = errno.errorcode.get(error.errno or 0, "unknown error")
+    if code in ("store_symlink", "store_name_too_long"):
+        return Permanent(f"{what} ({name})", code=code, hint=hint)
+    return Retryable(f"{what} ({name})", code=code, hint=hint)
