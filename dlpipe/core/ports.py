@@ -285,6 +285,10 @@ class Part(Protocol):
         """Where the next byte goes."""
 
     @property
+    def sha256(self) -> str:
+        """The hash of everything before the offset."""
+
+    @property
     def path(self) -> str: ...
 
     def begin(self, remote: RemoteFacts) -> None:
@@ -298,9 +302,6 @@ class Part(Protocol):
 
     def write(self, data: bytes | memoryview) -> None:
         """Append at the offset, and checkpoint now and then."""
-
-    def settle(self, remote: RemoteFacts) -> None:
-        """The validators of the answer that is being appended, for the sidecar."""
 
     def flush(self) -> None:
         """Let the sidecar vouch for every byte written so far."""

@@ -33,7 +33,7 @@ class Want:
 
 @dataclass(frozen=True, slots=True)
 class Append:
-    """Use the body: its first byte belongs at `offset`, and `length` bytes are to be taken (None: until it ends).
+    """Use the body: its first byte belongs at `offset`, and `length` bytes are to be taken (None: all).
 
     An offset of 0 starts a new part; one below what was asked means to go back to there first.
     """
@@ -229,7 +229,7 @@ def content_length(headers: Headers) -> int | None:
 
 
 def content_range(headers: Headers) -> ContentRange | None:
-    """The range of a 206 (RFC 9110 §14.4); None for what is missing, doubled, malformed or impossible (row 24)."""
+    """The range of a 206 (RFC 9110 §14.4); None for what is missing, malformed or impossible (row 24)."""
     match = _RANGE.match(headers.one("content-range") or "")
     if match is None:
         return None

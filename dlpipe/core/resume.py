@@ -105,7 +105,7 @@ def _objection(remote: RemoteFacts, part: PartFacts) -> str | None:
 
 
 def validator(facts: PartFacts | RemoteFacts) -> str | None:
-    """The strong validator as it may stand in If-Range: an ETag, or a date only if there is no ETag at all."""
+    """The strong validator as it may stand in If-Range: an ETag, or a date if there is no ETag at all."""
     if facts.etag is not None:
         return facts.etag if is_strong(facts.etag) else None
     changed, sent = instant(facts.last_modified), instant(facts.date)

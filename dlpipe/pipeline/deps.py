@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -68,4 +69,5 @@ class Deps:
     policy: Policy = field(default_factory=Policy)
     forbidden: Callable[[str, int], str | None] = lambda host, port: None
     chance: Callable[[], float] = random.SystemRandom().random
+    clock: Callable[[], float] = time.monotonic
     debug_id: Callable[[], str] = _debug_id

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from dlpipe.core import flow, keys, states
 from dlpipe.core.crash import crash_point
 from dlpipe.core.errors import LeaseBusy, LeaseLost, LeaseUnavailable, LedgerUnavailable, Retryable, StageFailure
-from dlpipe.core.ports import Claimed, Lease, Past, Refused
+from dlpipe.core.ports import Lease, Past, Refused
 from dlpipe.core.recovery import after_failure
 from dlpipe.core.states import State
 from dlpipe.pipeline.deps import Deps
@@ -83,22 +83,22 @@ def _claim(
     """One transaction: the job becomes ours under a new fence, and the op is on record as started."""
     row = flow.stage(stage_name)
     with deps.database.write() as unit:
-        match unit.jobs.claim(row, job_id, run_no, lease.token, deps.policy.lease_ttl_s):
-            case Past(state):
-                return Done(state, replayed=True)
-            case Refused(reason):
-                return Dropped(reason)
-            case Claimed(job):
-                results = unit.ledger.results(job_id, run_no)
-                try:
-                    extras = stage.extras(job, results)
-                except OutOfOrder:
-                    unit.rollback()
-                    return Dropped("out_of_order")
-                op = unit.ledger.start(keys.op_key(row.op, job_id, **extras), row.op, job)
-                if op.prior is not None and op.prior_run == run_no:
-                    unit.rollback()  # recorded in this very run: the state machine has nothing to catch up on
-                    return Done(job.state, replayed=True)
+        claim = unit.jobs.claim(row, job_id, run_no, lease.token, deps.policy.lease_ttl_s)
+        if isinstance(claim, Past):
+            return Done(claim.state, replayed=True)
+        if isinstance(claim, Refused):
+            return Dropped(claim.reason)
+        job = claim.job
+        results = unit.ledger.results(job_id, run_no)
+        try:
+            extras = stage.extras(job, results)
+        except OutOfOrder:
+            unit.rollback()
+            return Dropped("out_of_order")
+        op = unit.ledger.start(keys.op_key(row.op, job_id, **extras), row.op, job)
+        if op.prior is not None and op.prior_run == run_no:
+            unit.rollback()  # recorded in this very run: the state has nothing to catch up on
+            return Done(job.state, replayed=True)
     lease.bind(job.fence)
     crash_point(f"{stage_name}.claimed")
     return Work(job, results, op, lease)
@@ -127,8 +127,8 @@ def _carry_out(deps: Deps, stage: Stage, stage_name: str, work: Work) -> Outcome
     except StageFailure as failure:
         return _fail(deps, stage_name, work, failure)
     except Exception as error:
-        failure = Retryable(f"an unexpected {type(error).__name__}", code="internal_error")
-        return _fail(deps, stage_name, work, failure, unexpected=error)
+        surprise = Retryable(f"an unexpected {type(error).__name__}", code="internal_error")
+        return _fail(deps, stage_name, work, surprise, unexpected=error)
 
 
 def _fail(

@@ -185,6 +185,10 @@ class LocalPart:
         return self._offset
 
     @property
+    def sha256(self) -> str:
+        return self._digest.hexdigest()
+
+    @property
     def path(self) -> str:
         return str(self._path / self._name)
 
@@ -276,13 +280,6 @@ class LocalPart:
             self._offset += len(view)
             if self._offset // CHECKPOINT_BYTES > before:
                 self.flush()
-
-    def settle(self, remote: RemoteFacts) -> None:
-        if self._side is not None:
-            self._side.etag = remote.etag
-            self._side.last_modified = remote.last_modified
-            self._side.date = remote.date
-            self._side.final_url_sha256 = remote.final_url_sha256
 
     def flush(self) -> None:
         side = self._side

@@ -1,0 +1,69 @@
+# The one entry for everything; `make` alone lists the targets. Each target does its own set-up.
+
+VENV := .venv
+BIN := $(VENV)/bin
+PYTHON_FILES := dlpipe ops tests $(wildcard *.py)
+
+# Processes that pytest spreads over; 0 runs everything in one.
+WORKERS ?= 2
+# Passed on, as in: make test ARGS='-k resume -x'
+ARGS ?=
+
+.DEFAULT_GOAL := help
+
+.PHONY: help
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@echo
+	@echo "  WORKERS=n spreads the tests over n processes; ARGS='…' reaches pytest and the demo;"
+	@echo "  PYTHON=python3.13 picks the interpreter of the set-up."
+
+.PHONY: setup
+setup: ## Make .venv from the locked requirements; instant when nothing changed
+	@sh ops/setup.sh
+
+.PHONY: check
+check: lint types fast ## Lint, types and the fast tests, in under two minutes
+
+.PHONY: lint
+lint: setup ## Style, formatting and the direction of imports
+	$(BIN)/ruff check $(PYTHON_FILES)
+	$(BIN)/ruff format --check $(PYTHON_FILES)
+	$(BIN)/lint-imports --no-logo
+
+.PHONY: types
+types: setup ## Type-check the package, the tests and ops
+	$(BIN)/mypy
+
+.PHONY: fast
+fast: setup ## The fast tests: unit and contract
+	$(BIN)/python -m pytest -n $(WORKERS) -m 'not slow' tests/unit tests/contract $(ARGS)
+
+.PHONY: test
+test: setup ## All tests
+	$(BIN)/python -m pytest -n $(WORKERS) $(ARGS)
+
+.PHONY: demo
+demo: setup ## Show the pipeline at work on this machine
+	@$(BIN)/python ops/demo.py $(ARGS)
+
+.PHONY: format
+format: setup ## Format, and mend what ruff can mend
+	$(BIN)/ruff check --fix-only $(PYTHON_FILES)
+	$(BIN)/ruff format $(PYTHON_FILES)
+
+.PHONY: docs
+docs: setup ## Draw docs/state-machine.md from the table in the code
+	$(BIN)/python ops/docs.py
+
+# Not `setup`: it refuses a lock that has fallen behind pyproject.toml, which is what this mends.
+.PHONY: lock
+lock: ## Rewrite the lock files from pyproject.toml; UPGRADE=1 takes the newest versions
+	@test -x $(BIN)/uv || sh ops/setup.sh || test -x $(BIN)/uv
+	@PATH="$(CURDIR)/$(BIN):$$PATH" sh ops/lock.sh $(if $(UPGRADE),--upgrade)
+
+.PHONY: clean
+clean: ## Remove what set-up, tests and builds made; data directories stay
+	rm -f $(VENV)/.locked $(VENV)/.installed
+	rm -rf $(VENV) .setup.lock build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	find dlpipe ops tests -type d -name __pycache__ -prune -exec rm -rf {} +

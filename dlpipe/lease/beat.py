@@ -1,0 +1,53 @@
+"""Keeps periodic tasks from running twice at once, to save work: no correctness hangs on it."""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from types import TracebackType
+
+import redis
+from redis.exceptions import RedisError
+
+from dlpipe.lease.lock import give_back, take
+
+log = logging.getLogger(__name__)
+
+PREFIX = "dlpipe:beat:"
+
+
+class SingleFlight:
+    """`with SingleFlight(redis, "dispatch", ttl_s) as mine:` run the periodic task only if `mine`.
+
+    It never waits: while another process holds `name`, the answer is False and this turn is skipped. The
+    claim ends with the block, or after `ttl_s` when the process died in it; it is not renewed, so a task that
+    takes longer may be joined by a second one. That must do no harm by itself, as two beats must not. Hence
+    also: when Redis does not answer, the answer is True, for reconcile must not stop together with Redis.
+    """
+
+    def __init__(self, redis: redis.Redis, name: str, ttl_s: float) -> None:
+        self._redis = redis
+        self._key = PREFIX + name
+        self._ttl_ms = max(1, int(ttl_s * 1000))
+        self._token: str | None = None
+
+    def __enter__(self) -> bool:
+        token = uuid.uuid4().hex
+        try:
+            if not take(self._redis, self._key, token, self._ttl_ms):
+                return False
+        except RedisError as error:
+            log.warning("%s runs unguarded, Redis did not answer: %s", self._key, type(error).__name__)
+        self._token = token
+        return True
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        token, self._token = self._token, None
+        if token is None:
+            return
+        try:
+            give_back(self._redis, self._key, token)
+        except RedisError as failure:
+            log.warning("%s was left to run out: %s", self._key, type(failure).__name__)

@@ -1,0 +1,1 @@
+"""The network: one place that makes clients, and everything that stands between a URL and a socket."""

@@ -1,0 +1,52 @@
+"""The bounds under which we talk to servers; wiring fills them from the settings (SAFE-4)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
+
+DEFAULT_PORTS = frozenset({80, 443, 8080, 8443})
+
+
+def _user_agent() -> str:
+    try:
+        return f"dlpipe/{version('dlpipe')}"
+    except PackageNotFoundError:  # a checkout that was never installed
+        return "dlpipe/0"
+
+
+@dataclass(frozen=True, slots=True)
+class NetPolicy:
+    connect_s: float = 10.0
+    """Per address tried; also for the TLS handshake."""
+    read_s: float = 30.0
+    """At most this long between two pieces of a body, however slowly it drips."""
+    head_s: float = 60.0
+    """For the whole head of an answer."""
+
+    retries: int = 3
+    """Tries after the first, within one request."""
+    backoff_base_s: float = 0.5
+    max_retry_sleep_s: float = 20.0
+    """A longer wait is not slept in the worker: the job is handed back (HUB-2)."""
+    max_retry_after_s: float = 3_600.0
+    """However long a server asks us to stay away, we come back after this."""
+
+    max_redirects: int = 10
+    allow_https_to_http: bool = False
+
+    allow_private: bool = False
+    """Lifts the rules on addresses, names and ports."""
+    ports: frozenset[int] = DEFAULT_PORTS
+    offline: bool = False
+
+    max_header_count: int = 128
+    max_header_bytes: int = 65_536
+    max_interim_answers: int = 16
+    """1xx answers before the real one."""
+
+    max_idle_connections: int = 20
+    keepalive_s: float = 30.0
+    ca_file: str | None = None
+    """PEM bundle to trust instead of the one of certifi."""
+    user_agent: str = field(default_factory=_user_agent)

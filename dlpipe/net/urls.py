@@ -1,0 +1,77 @@
+"""URLs as browsers read them (WHATWG, by ada), and where a redirect leads. No other parser reads a URL here.
+
+What is checked, what is connected to and what is sent all come from one parse; two parsers that
+disagree about the host are how egress checks are passed by.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+
+import ada_url
+
+from dlpipe.core.urls import ParsedUrl, plan_url
+
+DEFAULT_PORTS = {"http": 80, "https": 443}
+
+
+def parse(raw: str) -> ParsedUrl | None:
+    """The parts of an absolute URL; None when it is none."""
+    try:
+        return _parts(ada_url.URL(raw))
+    except ValueError:  # also what cannot be encoded as UTF-8
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where a request goes. The target can hold secrets, so it is shown nowhere."""
+
+    scheme: str
+    host: str
+    port: int
+    target: str = field(repr=False)
+    sha256: str = field(repr=False)
+    """Of the canonical URL: tells two addresses apart without naming them."""
+
+    @property
+    def origin(self) -> tuple[str, str, int]:
+        return (self.scheme, self.host, self.port)
+
+    @property
+    def root(self) -> str:
+        return f"{self.scheme}://{self.host}:{self.port}/"
+
+
+def address(raw: str) -> Address:
+    """The address that a URL names, in the caller's spelling; InvalidInput for what may not be asked."""
+    planned = plan_url(raw, parse)
+    parts = parse(planned.request)
+    assert parts is not None  # noqa: S101 - plan_url has just parsed it
+    target = parts.path + ("" if parts.query is None else f"?{parts.query}")
+    digest = hashlib.sha256(planned.canonical.encode()).hexdigest()
+    return Address(parts.scheme, parts.host, planned.port, target, digest)
+
+
+def join(base: Address, location: str) -> str | None:
+    """The absolute URL that a Location names as seen from `base`; None when it cannot be read."""
+    try:
+        # Headers reach us as Latin-1; what servers mean by bytes over 0x7f is UTF-8.
+        text = location.encode("latin-1").decode("utf-8")
+        return ada_url.URL(text, base=base.root[:-1] + base.target).href
+    except ValueError:
+        return None
+
+
+def _parts(url: ada_url.URL) -> ParsedUrl:
+    scheme = url.protocol.rstrip(":")
+    return ParsedUrl(
+        scheme=scheme,
+        has_userinfo=bool(url.username or url.password),
+        host=url.hostname,
+        port=int(url.port) if url.port else None,
+        path=url.pathname,
+        # An empty query is spelled `?` and is not the same address as none at all.
+        query=url.search[1:] if url.search else ("" if "?" in url.href.partition("#")[0] else None),
+    )

@@ -1,0 +1,206 @@
+"""Watches the bytes of a connection: bounds the head of each answer and tells why a body ended.
+
+The HTTP parser behind it (h11) takes any number of 1xx answers, merges repeated Content-Length
+fields, and would take bytes that follow an answer for the next one. Here they are still visible.
+"""
+
+from __future__ import annotations
+
+import re
+import ssl
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import httpcore
+
+from dlpipe.core import answers
+from dlpipe.net import failures
+from dlpipe.net.policy import NetPolicy
+
+_BLANK_LINE = re.compile(rb"\n\r?\n")  # as h11 sees it, so that both agree where a head ends
+_STATUS_LINE = re.compile(rb"HTTP/[0-9]\.[0-9] ([0-9]{3})")
+
+
+class StaleConnection(httpcore.ReadError):
+    """A kept-alive connection was closed just as we used it: the server has not seen the request (row 48)."""
+
+
+class WatchedStream(httpcore.NetworkStream):
+    """One connection. A new exchange begins with the first bytes written after an answer's head was read."""
+
+    def __init__(
+        self, inner: httpcore.NetworkStream, host: str, policy: NetPolicy, clock: Callable[[], float]
+    ) -> None:
+        self._inner, self._host, self._policy, self._clock = inner, host, policy, clock
+        self._exchanges = 0
+        self._in_head = False
+        self._heard = False
+        self._head = bytearray()
+        self._scanned = 0
+        self._lines = 0
+        self._interim = 0
+        self._bodyless = False
+        self._expected: int | None = None
+        self._after_head = 0
+        self._deadline: float | None = None
+        self.ended = False
+        """The server has closed the connection."""
+
+    def write(self, buffer: bytes, timeout: float | None = None) -> None:
+        if buffer and not self._in_head:
+            self._exchanges += 1
+            self._in_head = True
+            self._heard = False
+            self._head.clear()
+            self._scanned = self._lines = self._interim = self._after_head = 0
+            self._bodyless = buffer.startswith(b"HEAD ")
+            self._expected = None
+            self.expect_within(self._policy.head_s)
+        self._inner.write(buffer, timeout)
+
+    def expect_within(self, seconds: float) -> None:
+        """Whatever is waited for next has to be here by then, in however many reads it comes."""
+        self._deadline = self._clock() + seconds
+
+    def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
+        try:
+            data = self._inner.read(max_bytes, self._time_left(timeout))
+        except httpcore.ReadError as error:
+            self.ended = True
+            if self._unheard():
+                raise StaleConnection from error
+            raise
+        if not data:
+            self.ended = True
+            if self._unheard():
+                raise StaleConnection
+            if self._in_head:
+                raise httpcore.ReadError("closed within the head of the answer")
+        elif self._in_head:
+            self._heard = True
+            self._head += data
+            self._read_head()
+        else:
+            self._after_head += len(data)
+        return data
+
+    def close(self) -> None:
+        self._inner.close()
+
+    def start_tls(
+        self, ssl_context: ssl.SSLContext, server_hostname: str | None = None, timeout: float | None = None
+    ) -> httpcore.NetworkStream:
+        try:
+            inner = self._inner.start_tls(ssl_context, server_hostname, timeout)
+        except httpcore.ConnectError as error:
+            cause = error.__cause__ or error.__context__
+            if isinstance(cause, ssl.SSLCertVerificationError):
+                raise failures.tls_untrusted(self._host, cause.verify_message) from error
+            raise failures.tls_failed(self._host) from error
+        return WatchedStream(inner, self._host, self._policy, self._clock)
+
+    def get_extra_info(self, info: str) -> Any:
+        # A pool asks this of idle connections and drops those that say yes. A connection on which more
+        # came than the answer (row 5), or on which that cannot be told, must not be used again.
+        if info == "is_readable" and (self._expected is None or self._after_head != self._expected):
+            return True
+        return self._inner.get_extra_info(info)
+
+    def _unheard(self) -> bool:
+        return self._in_head and not self._heard and self._exchanges > 1
+
+    def _time_left(self, timeout: float | None) -> float | None:
+        if self._deadline is None:
+            return timeout
+        left = self._deadline - self._clock()
+        if left <= 0:
+            raise httpcore.ReadTimeout("the deadline has passed")
+        return left if timeout is None else min(timeout, left)
+
+    def _read_head(self) -> None:
+        while True:
+            found = _BLANK_LINE.search(self._head, max(0, self._scanned - 2))
+            size = found.end() if found else len(self._head)
+            if size > self._policy.max_header_bytes:
+                raise self._refusal(
+                    f"the head of the answer is larger than {self._policy.max_header_bytes} bytes"
+                )
+            if found is None:
+                self._scanned = size
+                return
+            # What was seen of 1xx answers counts too: the bounds are on all that comes before the body.
+            self._lines += self._head.count(b"\n", 0, found.start())
+            if self._lines > self._policy.max_header_count:
+                raise self._refusal(f"the answer has more than {self._policy.max_header_count} header lines")
+            if self._is_final(bytes(self._head[: found.start()])):
+                self._in_head = False
+                self._after_head = len(self._head) - found.end()
+                return
+            del self._head[: found.end()]
+            self._scanned = 0
+
+    def _is_final(self, head: bytes) -> bool:
+        """Look at one complete head: the answer itself (True) or an interim one. The parser refuses the rest."""
+        lines = [line.rstrip(b"\r") for line in head.split(b"\n")]
+        match = _STATUS_LINE.match(lines[0])
+        status = int(match[1]) if match else 0
+        if 100 <= status < 200 and status != 101:
+            self._interim += 1
+            if self._interim > self._policy.max_interim_answers:
+                raise self._refusal(f"more than {self._policy.max_interim_answers} interim answers")
+            return False
+        if any(line[:1] in (b" ", b"\t") for line in lines[1:]):
+            raise self._refusal("a header is folded over several lines")  # RFC 9112 §5.2: obsolete
+        fields = [
+            (name.lower(), value.strip(b" \t")) for name, _, value in (x.partition(b":") for x in lines[1:])
+        ]
+        lengths = [value for name, value in fields if name == b"content-length"]
+        coded = any(name == b"transfer-encoding" for name, _ in fields)
+        if len(lengths) > 1:
+            raise self._refusal("the answer has more than one Content-Length")
+        length = answers.number(lengths[0].decode("latin-1")) if lengths else None
+        if lengths and length is None:
+            raise self._refusal("the Content-Length is not a number")
+        if coded and lengths:
+            raise self._refusal("the answer has both Transfer-Encoding and Content-Length")
+        if coded and not lines[0].startswith(b"HTTP/1.1"):
+            raise self._refusal("the answer has a Transfer-Encoding and is not HTTP/1.1")
+        # None: the end of a chunked body cannot be told from here, so its connection is not used again.
+        self._expected = 0 if self._bodyless or status in (204, 304) else length
+        return True
+
+    def _refusal(self, what: str) -> Exception:
+        return failures.protocol_error(self._host, what)
+
+
+class WatchedBackend(httpcore.NetworkBackend):
+    """Gives every connection that `inner` makes a watcher."""
+
+    def __init__(
+        self,
+        inner: httpcore.NetworkBackend,
+        policy: NetPolicy,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._inner, self._policy, self._clock = inner, policy, clock
+
+    def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,
+        local_address: str | None = None,
+        socket_options: Iterable[httpcore.SOCKET_OPTION] | None = None,
+    ) -> httpcore.NetworkStream:
+        inner = self._inner.connect_tcp(host, port, timeout, local_address, socket_options)
+        return WatchedStream(inner, host, self._policy, self._clock)
+
+    def connect_unix_socket(
+        self,
+        path: str,
+        timeout: float | None = None,
+        socket_options: Iterable[httpcore.SOCKET_OPTION] | None = None,
+    ) -> httpcore.NetworkStream:
+        return self._inner.connect_unix_socket(path, timeout, socket_options)

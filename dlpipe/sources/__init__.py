@@ -1,0 +1,1 @@
+"""Where files come from; each source implements `core.ports.Source`."""

@@ -1,0 +1,108 @@
+"""Files from web servers: HEAD as a hint, GET as the truth, redirects followed by hand hop by hop."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from dlpipe.core import answers, ranges
+from dlpipe.core.answers import GONE
+from dlpipe.core.errors import InvalidInput, Permanent, StageFailure
+from dlpipe.core.remote import Headers, RemoteFacts
+from dlpipe.net import redirects, urls
+from dlpipe.net.client import Hub, Reply
+
+# What goes wrong with a HEAD in these ways may go well with a GET (row 40).
+_ONLY_A_HINT = frozenset(
+    {
+        "connection_lost", "http_408", "http_425", "http_5xx", "protocol_error", "read_timeout",
+        "redirect_refused", "too_many_redirects",
+    }
+)  # fmt: skip
+
+
+class HttpAnswer:
+    """The head of a GET answer, and its raw body."""
+
+    def __init__(self, reply: Reply) -> None:
+        self._reply = reply
+
+    @property
+    def status(self) -> int:
+        return self._reply.status
+
+    @property
+    def headers(self) -> Headers:
+        return self._reply.headers
+
+    @property
+    def final_url_sha256(self) -> str:
+        return self._reply.address.sha256
+
+    @property
+    def framing(self) -> str:
+        return self._reply.framing
+
+    def chunks(self) -> Iterator[bytes]:
+        """The raw body in the pieces in which it arrives; each is waited for at most `read_s`."""
+        return self._reply.chunks()
+
+
+class HttpSource:
+    """A `core.ports.Source` over HTTP/1.1."""
+
+    def __init__(self, hub: Hub) -> None:
+        self._hub = hub
+
+    def head(self, url: str) -> RemoteFacts | None:
+        """What HEAD says of the file; None when GET must tell."""
+        try:
+            reply = self._open("HEAD", url, {})
+        except StageFailure as failure:
+            if failure.code in _ONLY_A_HINT:
+                return None
+            raise
+        reply.close()
+        if reply.status in GONE:
+            return self._confirmed(url)
+        if reply.status != 200:
+            return None
+        return ranges.facts(reply.status, reply.headers, reply.address.sha256)
+
+    @contextmanager
+    def get(self, url: str, *, start: int = 0, if_range: str | None = None) -> Iterator[HttpAnswer]:
+        """Ask for the bytes from `start` on; without a validator for If-Range all of them are asked for."""
+        headers = {}
+        if start > 0 and if_range is not None:
+            headers = {"Range": f"bytes={start}-", "If-Range": if_range}
+        reply = self._open("GET", url, headers)
+        try:
+            yield HttpAnswer(reply)
+        finally:
+            # An unfinished body is not read to its end: the connection goes.
+            reply.close()
+
+    def _confirmed(self, url: str) -> RemoteFacts | None:
+        """HEAD said that the file is gone: only GET may say so for good (HEAD-2)."""
+        reply = self._open("GET", url, {})
+        reply.close()
+        if reply.status in GONE:
+            reject = answers.refuse_status(reply.status)
+            raise Permanent(f"{reply.address.host}: {reject.message}", code=reject.code, hint=reject.hint)
+        if reply.status != 200:
+            return None
+        return ranges.facts(reply.status, reply.headers, reply.address.sha256)
+
+    def _open(self, method: str, url: str, headers: dict[str, str]) -> Reply:
+        try:
+            at = urls.address(url)
+        except InvalidInput as error:
+            raise Permanent(error.message, code=error.code, hint=error.hint) from None
+        hops = 0
+        while True:
+            reply = self._hub.send(method, at, headers)
+            if reply.status not in redirects.STATUSES:
+                return reply
+            reply.close()
+            at = redirects.follow(at, reply.headers, hops, self._hub.policy)
+            hops += 1

@@ -1,0 +1,130 @@
+"""The Celery tasks. A task reads its message, calls one function of the pipeline, and says how it went."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
+from typing import Any
+
+from celery import Task, signals
+from celery.result import EagerResult
+
+from dlpipe import wiring
+from dlpipe.celery import CeleryPublisher, app
+from dlpipe.core.flow import Queue
+from dlpipe.pipeline import dispatch as dispatching
+from dlpipe.pipeline import planner, reconcile as healing, runner
+from dlpipe.pipeline.deps import Deps
+from dlpipe.pipeline.planner import PlanSummary
+
+__all__ = ["deps", "plan", "plan_many"]
+
+
+def deps() -> Deps:
+    return wiring.deps(lambda: CeleryPublisher(app))
+
+
+# ── planning ──────────────────────────────────────────────────────────────────────────────────────
+
+
+class PlanTask(Task):  # type: ignore[misc]
+    """`plan.delay(…)` writes the job into the ledger before it returns; only the hint goes through the broker.
+
+    A process without access to the ledger sends the task by its name instead (docs/operations.md).
+    """
+
+    def apply_async(
+        self, args: Any = None, kwargs: Mapping[str, Any] | None = None, *_: Any, **__: Any
+    ) -> EagerResult:
+        answer = self.run(*(args or ()), **(kwargs or {}))
+        return EagerResult(answer["job_id"], answer, "SUCCESS", name=self.name)
+
+
+@app.task(name="dlpipe.plan", base=PlanTask)
+def plan(url: str, **fields: Any) -> dict[str, Any]:
+    """Plan one file; answers the job's id and where it stands. See `dlpipe plan --help` for the fields."""
+    return asdict(planner.plan(deps(), {"url": url, **fields}))
+
+
+def plan_many(requests: Iterable[Mapping[str, Any]]) -> PlanSummary:
+    """Plan any number of files (dicts with the fields of `plan`) in bounded memory."""
+    return planner.plan_many(deps(), requests)
+
+
+# ── the stages ────────────────────────────────────────────────────────────────────────────────────
+
+
+def _stage(task: Any, name: str, job_id: str, run: int) -> str:
+    outcome = runner.run(deps(), name, job_id, run)
+    if not outcome.goes_on:
+        task.request.chain = None  # the rest of the chain has nothing to do
+    return str(outcome)
+
+
+@app.task(name="dlpipe.head", bind=True)
+def head(self: Any, job_id: str, run: int) -> str:
+    return _stage(self, "head", job_id, run)
+
+
+@app.task(name="dlpipe.resume_decide", bind=True)
+def resume_decide(self: Any, job_id: str, run: int) -> str:
+    return _stage(self, "resume_decide", job_id, run)
+
+
+@app.task(name="dlpipe.stream", bind=True)
+def stream(self: Any, job_id: str, run: int) -> str:
+    return _stage(self, "stream", job_id, run)
+
+
+@app.task(name="dlpipe.finalize", bind=True)
+def finalize(self: Any, job_id: str, run: int) -> str:
+    return _stage(self, "finalize", job_id, run)
+
+
+@app.task(name="dlpipe.index", bind=True)
+def index(self: Any, job_id: str, run: int) -> str:
+    return _stage(self, "index", job_id, run)
+
+
+@app.task(name="dlpipe.dedupe", bind=True)
+def dedupe(self: Any, job_id: str, run: int) -> str:
+    return _stage(self, "dedupe", job_id, run)
+
+
+# ── periodic ──────────────────────────────────────────────────────────────────────────────────────
+
+
+@app.task(name="dlpipe.dispatch")
+def dispatch() -> str:
+    with wiring.single_flight("dispatch", ttl_s=60) as ours:
+        return str(dispatching.dispatch(deps())) if ours else "another one is at it"
+
+
+@app.task(name="dlpipe.reconcile")
+def reconcile() -> str:
+    with wiring.single_flight("reconcile", ttl_s=300) as ours:
+        return str(healing.reconcile(deps())) if ours else "another one is at it"
+
+
+# ── the life of a worker ──────────────────────────────────────────────────────────────────────────
+
+
+@signals.worker_init.connect(weak=False)
+@signals.beat_init.connect(weak=False)
+def _before_work(**_: Any) -> None:
+    wiring.prepare()
+
+
+@signals.worker_process_init.connect(weak=False)
+def _in_child(**_: Any) -> None:
+    wiring.die_with_parent()
+
+
+@signals.worker_ready.connect(weak=False)
+def _at_start(**_: Any) -> None:
+    reconcile.apply_async(expires=60, queue=Queue.BEAT.value)
+
+
+@signals.worker_shutting_down.connect(weak=False)
+def _at_end(**_: Any) -> None:
+    wiring.give_up_leases()

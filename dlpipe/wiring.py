@@ -1,0 +1,212 @@
+"""The composition root: from settings to adapters. Nothing else builds one.
+
+Everything is made when first used and once per process; a forked child makes its own.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import TYPE_CHECKING
+
+import redis
+
+from dlpipe import settings as knobs
+from dlpipe.core import crash
+from dlpipe.core.ports import Publisher
+from dlpipe.core.resume import ResumePolicy
+from dlpipe.core.retries import RetryPolicy
+from dlpipe.db import SqlDatabase
+from dlpipe.embedded.files import FileLock
+from dlpipe.embedded.redis import PrivateRedis
+from dlpipe.embedded.tether import die_with_parent
+from dlpipe.lease.beat import SingleFlight
+from dlpipe.lease.lock import RedisLeases
+from dlpipe.lease.progress import RedisProgress
+from dlpipe.pipeline.deps import Deps, Policy, StreamPolicy
+from dlpipe.settings import Settings
+
+if TYPE_CHECKING:
+    from dlpipe.net.client import Hub
+    from dlpipe.net.policy import NetPolicy
+
+__all__ = ["database", "deps", "die_with_parent", "give_up_leases", "prepare", "settings", "single_flight"]
+
+log = logging.getLogger(__name__)
+_lock = threading.RLock()
+_built: dict[int, Deps] = {}
+
+
+@cache
+def loaded() -> knobs.Loaded:
+    return knobs.load()
+
+
+def settings() -> Settings:
+    return loaded().settings
+
+
+def deps(publisher: Callable[[], Publisher]) -> Deps:
+    """The adapters of this process."""
+    with _lock:
+        pid = os.getpid()
+        if pid not in _built:
+            _built.clear()
+            _built[pid] = _build(settings(), publisher())
+        return _built[pid]
+
+
+def _build(chosen: Settings, publisher: Publisher) -> Deps:
+    from dlpipe.net import guard, urls
+    from dlpipe.sources.http import HttpSource
+    from dlpipe.store import LocalBlobStore, LocalStaging
+
+    _arm_crash_points()
+    ledger = database()
+    net = net_policy(chosen)
+    line = redis_client()
+    return Deps(
+        database=ledger,
+        leases=_leases(),
+        store=LocalBlobStore(chosen.store_root, shard_width=chosen.store.shard_width),
+        staging=LocalStaging(chosen.store_root),
+        source=HttpSource(_hub(net)),
+        publisher=publisher,
+        progress=RedisProgress(line),
+        parse_url=urls.parse,
+        policy=policy(chosen),
+        forbidden=lambda host, port: guard.forbidden(host, port, net),
+    )
+
+
+def policy(chosen: Settings) -> Policy:
+    return Policy(
+        retry=RetryPolicy(
+            max_attempts=chosen.retry.max_attempts,
+            base_s=chosen.retry.base_s,
+            cap_s=chosen.retry.cap_s,
+            server_cap_s=chosen.retry.server_cap_s,
+        ),
+        resume=ResumePolicy(enabled=chosen.stream.resume),
+        stream=StreamPolicy(
+            max_bytes=chosen.stream.max_bytes,
+            deadline_s=chosen.stream.deadline_s,
+            min_rate_bytes_s=chosen.stream.min_rate_bytes_s,
+            min_rate_window_s=chosen.stream.min_rate_window_s,
+            max_restarts=chosen.stream.max_restarts,
+            accept_unproven_length=chosen.stream.accept_unproven_length,
+            sniff=chosen.stream.sniff,
+        ),
+        lease_ttl_s=chosen.lease.ttl_s,
+        dedupe_scope=chosen.dedupe.scope,
+        trust_s=chosen.dedupe.trust_s,
+        window=chosen.dispatch.window,
+        window_per_host=chosen.dispatch.window_per_host,
+        lost_after_s=chosen.dispatch.lost_after_s,
+    )
+
+
+def net_policy(chosen: Settings) -> NetPolicy:
+    from dlpipe.net.policy import NetPolicy
+
+    return NetPolicy(
+        connect_s=chosen.net.connect_s,
+        read_s=chosen.net.read_s,
+        retries=chosen.net.retries,
+        max_retry_sleep_s=chosen.net.max_retry_sleep_s,
+        max_retry_after_s=chosen.retry.server_cap_s,
+        max_redirects=chosen.net.max_redirects,
+        allow_https_to_http=chosen.net.allow_https_to_http,
+        allow_private=chosen.allow_private,
+        ports=frozenset(chosen.net.ports),
+        offline=chosen.offline,
+    )
+
+
+def _hub(policy: NetPolicy) -> Hub:
+    from dlpipe.net.client import Hub
+
+    return Hub(policy)
+
+
+@cache
+def database() -> SqlDatabase:
+    """The ledger, checked; the embedded one is made when it is not there yet, and that is said."""
+    chosen = settings()
+    made = SqlDatabase(chosen.database_uri)
+    file = made.sqlite_file
+    if chosen.private_database and file is not None and not file.exists():
+        from dlpipe.db.migrate import migrate
+
+        lock = FileLock(chosen.home_dir / "run" / "migrate.lock")
+        while not lock.try_acquire():  # another process is making it
+            time.sleep(0.02)
+        try:
+            if made.schema_version() is None:
+                _, version = migrate(made)
+                log.warning("made a new ledger at %s (schema %s)", file, version)
+        finally:
+            lock.release()
+    made.check_schema()
+    return made
+
+
+@cache
+def redis_client() -> redis.Redis:
+    return redis.Redis.from_url(
+        settings().redis_uri, socket_timeout=10, socket_connect_timeout=5, health_check_interval=30
+    )
+
+
+@cache
+def _leases() -> RedisLeases:
+    chosen = settings()
+
+    def mirror(claims: Sequence[tuple[str, int]], ttl_s: float) -> set[str]:
+        with database().write() as unit:
+            return unit.jobs.renew(claims, ttl_s)
+
+    return RedisLeases(
+        redis_client(), ttl_s=chosen.lease.ttl_s, renew_s=chosen.lease.renew_s, mirror=mirror
+    )
+
+
+def single_flight(name: str, ttl_s: float) -> SingleFlight:
+    return SingleFlight(redis_client(), name, ttl_s)
+
+
+def private_redis() -> PrivateRedis | None:
+    """The server this machine runs for itself, when nothing says that there is another."""
+    chosen = settings()
+    return PrivateRedis(chosen.home_dir) if chosen.private_redis else None
+
+
+@cache
+def prepare() -> None:
+    """Before a worker or a beat starts: what the embedded default has to have running."""
+    own = private_redis()
+    if own is not None:
+        own.keep()
+    database()
+
+
+def give_up_leases() -> None:
+    """This process is told to end: what it is in the middle of stops at its next chunk and is handed back."""
+    _leases().give_up()
+
+
+def _arm_crash_points() -> None:
+    """Only for the crash suite: end this process at the named point, as the kernel would."""
+    wanted = os.environ.get(knobs.CRASH_ENV)
+    if not wanted:
+        return
+
+    def hook(name: str) -> None:
+        if name == wanted:
+            os.kill(os.getpid(), 9)
+
+    crash.arm(hook)

@@ -1,0 +1,48 @@
+"""Periodic tasks: one at a time, on a real server; without one, all of them."""
+
+from __future__ import annotations
+
+import tempfile
+
+import pytest
+import redis
+
+from dlpipe.lease.beat import PREFIX, SingleFlight
+from tests.servers import Valkey
+
+
+def test_while_one_runs_the_other_is_told_not_to(client: redis.Redis) -> None:
+    with SingleFlight(client, "dispatch", 60) as mine, SingleFlight(client, "dispatch", 60) as other:
+        assert (mine, other) == (True, False)
+        with SingleFlight(client, "reconcile", 60) as third:
+            assert third
+    with SingleFlight(client, "dispatch", 60) as mine:
+        assert mine
+
+
+def test_who_may_not_run_leaves_the_claim_of_the_other_alone(client: redis.Redis) -> None:
+    with SingleFlight(client, "dispatch", 60):
+        for _ in range(2):
+            with SingleFlight(client, "dispatch", 60) as other:
+                assert not other
+
+
+def test_the_claim_ends_by_itself_and_then_is_not_taken_from_its_next_holder(client: redis.Redis) -> None:
+    with SingleFlight(client, "dispatch", 60) as mine:
+        assert mine
+        assert 0 < client.pttl(PREFIX + "dispatch") <= 60_000
+        client.set(PREFIX + "dispatch", "the next one")
+    assert client.get(PREFIX + "dispatch") == b"the next one"
+
+
+def test_the_claim_ends_with_a_task_that_fails(client: redis.Redis) -> None:
+    with pytest.raises(ZeroDivisionError), SingleFlight(client, "dispatch", 60):
+        raise ZeroDivisionError
+    assert not client.exists(PREFIX + "dispatch")
+
+
+def test_without_redis_the_task_runs() -> None:
+    with tempfile.TemporaryDirectory(prefix="dl") as directory:
+        server = Valkey(directory)
+        with server.client() as client, SingleFlight(client, "reconcile", 60) as mine:
+            assert mine

