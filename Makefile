@@ -65,5 +65,5 @@ lock: ## Rewrite the lock files from pyproject.toml; UPGRADE=1 takes the newest 
 .PHONY: clean
 clean: ## Remove what set-up, tests and builds made; data directories stay
 	rm -f $(VENV)/.locked $(VENV)/.installed
-	rm -rf $(VENV) .setup.lock build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
 	find dlpipe ops tests -type d -name __pycache__ -prune -exec rm -rf {} +

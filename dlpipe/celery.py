@@ -40,8 +40,11 @@ def _overlay() -> dict[str, Any]:
             code="celeryconfig_missing",
             hint=f"Correct {OVERLAY_ENV}, or unset it.",
         ) from error
-    return {key: value for key, value in vars(module).items() if key.islower() and not key.startswith("_")
-            and not isinstance(value, ModuleType) and not callable(value)}
+    return {
+        key: value
+        for key, value in vars(module).items()
+        if key.islower() and not key.startswith("_") and not isinstance(value, ModuleType) and not callable(value)
+    }
 
 
 def make_app() -> Celery:

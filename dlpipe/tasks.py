@@ -33,9 +33,7 @@ class PlanTask(Task):  # type: ignore[misc]
     A process without access to the ledger sends the task by its name instead (docs/operations.md).
     """
 
-    def apply_async(
-        self, args: Any = None, kwargs: Mapping[str, Any] | None = None, *_: Any, **__: Any
-    ) -> EagerResult:
+    def apply_async(self, args: Any = None, kwargs: Mapping[str, Any] | None = None, *_: Any, **__: Any) -> EagerResult:
         answer = self.run(*(args or ()), **(kwargs or {}))
         return EagerResult(answer["job_id"], answer, "SUCCESS", name=self.name)
 

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import redis
@@ -23,6 +25,8 @@ from dlpipe.core.retries import RetryPolicy
 from dlpipe.db import SqlDatabase
 from dlpipe.embedded.files import FileLock
 from dlpipe.embedded.redis import PrivateRedis
+from dlpipe.embedded.service import Service
+from dlpipe.embedded.stack import Stack
 from dlpipe.embedded.tether import die_with_parent
 from dlpipe.lease.beat import SingleFlight
 from dlpipe.lease.lock import RedisLeases
@@ -34,7 +38,18 @@ if TYPE_CHECKING:
     from dlpipe.net.client import Hub
     from dlpipe.net.policy import NetPolicy
 
-__all__ = ["database", "deps", "die_with_parent", "give_up_leases", "prepare", "settings", "single_flight"]
+__all__ = [
+    "database",
+    "deps",
+    "die_with_parent",
+    "give_up_leases",
+    "loaded",
+    "prepare",
+    "private_redis",
+    "settings",
+    "single_flight",
+    "stack",
+]
 
 log = logging.getLogger(__name__)
 _lock = threading.RLock()
@@ -170,9 +185,7 @@ def _leases() -> RedisLeases:
         with database().write() as unit:
             return unit.jobs.renew(claims, ttl_s)
 
-    return RedisLeases(
-        redis_client(), ttl_s=chosen.lease.ttl_s, renew_s=chosen.lease.renew_s, mirror=mirror
-    )
+    return RedisLeases(redis_client(), ttl_s=chosen.lease.ttl_s, renew_s=chosen.lease.renew_s, mirror=mirror)
 
 
 def single_flight(name: str, ttl_s: float) -> SingleFlight:
@@ -183,6 +196,29 @@ def private_redis() -> PrivateRedis | None:
     """The server this machine runs for itself, when nothing says that there is another."""
     chosen = settings()
     return PrivateRedis(chosen.home_dir) if chosen.private_redis else None
+
+
+def stack(on_worker_death: Callable[[int], None]) -> Stack | None:
+    """The processes behind `fetch` and `up`; None when Redis is elsewhere, and with it the workers."""
+    chosen, own = settings(), private_redis()
+    if own is None:
+        return None
+    # Not the caller's folder: a celeryconfig.py of somebody else's project may lie there.
+    celery = [sys.executable, "-P", "-m", "celery", "--workdir", str(chosen.home_dir), "-A", "dlpipe"]
+    quiet = ["--without-mingle", "--without-gossip", "-l", chosen.log_level]
+    workers = [
+        Service(
+            f"worker{n}",
+            [*celery, "worker", "-P", "threads", "-c", str(chosen.worker.threads), "-n", f"w{n}@%h", *quiet],
+        )
+        for n in range(1, chosen.worker.processes + 1)
+    ]
+    schedule = chosen.home_dir / "run" / "beat-schedule"
+    beat = Service("beat", [*celery, "beat", "-s", str(schedule), "--pidfile", "", "-l", chosen.log_level])
+    here = str(Path(__file__).resolve().parent.parent)
+    path = os.pathsep.join([here, *filter(None, [os.environ.get("PYTHONPATH")])])
+    env = {"DLPIPE_HOME": str(chosen.home_dir), "PYTHONPATH": path}
+    return Stack(chosen.home_dir, [*workers, beat], own, env, on_worker_death)
 
 
 @cache

@@ -67,9 +67,7 @@ def refuse_status(status: int) -> Reject:
         hint = "The server refuses the request as it is; open the address in a browser to see why."
         return Reject("http_4xx", f"the server answered {status}", Kind.PERMANENT, hint)
     hint = "Only 200 and 206 bring a file; open the address in a browser to see what it needs."
-    return Reject(
-        "unexpected_status", f"the server answered {status}, which brings no file", Kind.PERMANENT, hint
-    )
+    return Reject("unexpected_status", f"the server answered {status}, which brings no file", Kind.PERMANENT, hint)
 
 
 def too_large(max_bytes: int) -> Reject:
@@ -85,9 +83,7 @@ def protocol_error(what: str) -> Reject:
 
 def content_coding() -> Reject:
     hint = "Ask the provider for an address that serves the file as it is, without compression in transfer."
-    return Reject(
-        "content_coding", "the server coded the content although we asked for it as it is", hint=hint
-    )
+    return Reject("content_coding", "the server coded the content although we asked for it as it is", hint=hint)
 
 
 def bad_framing(headers: Headers) -> Reject | None:

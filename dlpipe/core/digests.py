@@ -42,9 +42,7 @@ def expected_digests(headers: Headers) -> Expected:
 
 def agree(expected: tuple[Digest, ...], computed: Mapping[str, bytes]) -> bool | None:
     """Whether every digest that we computed matches what was declared; None when none can be compared."""
-    compared = [
-        computed[digest.algorithm] == digest.value for digest in expected if digest.algorithm in computed
-    ]
+    compared = [computed[digest.algorithm] == digest.value for digest in expected if digest.algorithm in computed]
     return all(compared) if compared else None
 
 
@@ -62,9 +60,7 @@ def _parse(values: tuple[str, ...]) -> tuple[Digest, ...]:
         if value is None:
             return ()
         found[algorithm] = value  # of two members with one key the last counts (RFC 8941 §3.2)
-    return tuple(
-        Digest(algorithm, value) for algorithm, value in found.items() if len(value) == SIZES.get(algorithm)
-    )
+    return tuple(Digest(algorithm, value) for algorithm, value in found.items() if len(value) == SIZES.get(algorithm))
 
 
 def _decode(text: str) -> bytes | None:

@@ -19,9 +19,7 @@ Scalar = str | int | bool | None
 
 def canonical_json(value: Mapping[str, Scalar]) -> bytes:
     """One spelling per value: sorted keys, no blanks, UTF-8, no NaN."""
-    return json.dumps(
-        value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
-    ).encode("utf-8")
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode("utf-8")
 
 
 def _key(kind: str, fields: Mapping[str, Scalar]) -> str:

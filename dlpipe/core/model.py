@@ -95,9 +95,7 @@ def job_spec(
             hint="For example application/pdf.",
         )
     if max_bytes is not None and _whole("max_bytes", max_bytes) < 0:
-        raise InvalidInput(
-            "the maximum size is negative", code="max_bytes_invalid", hint="Give a number of bytes."
-        )
+        raise InvalidInput("the maximum size is negative", code="max_bytes_invalid", hint="Give a number of bytes.")
     if not -100 <= _whole("priority", priority) <= 100:
         raise InvalidInput(
             "the priority is out of range", code="priority_invalid", hint="Use a number from -100 to 100."
@@ -155,9 +153,7 @@ def _name(field: str, value: object, limit: int = MAX_NAME) -> str:
 
 def _whole(field: str, value: object) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or abs(value) >= 2**63:
-        raise InvalidInput(
-            f"{field} must be a whole number", code=f"{field}_invalid", hint="Use digits only."
-        )
+        raise InvalidInput(f"{field} must be a whole number", code=f"{field}_invalid", hint="Use digits only.")
     return value
 
 

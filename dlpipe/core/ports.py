@@ -147,6 +147,9 @@ class Jobs(Protocol):
 
     def get(self, scope: Scope, job_id: str) -> JobView | None: ...
 
+    def get_many(self, scope: Scope, job_ids: Sequence[str]) -> list[JobView]:
+        """Those of these jobs that the scope holds, in no order."""
+
     def list_(self, scope: Scope, status: Status | None, limit: int, after: str | None) -> list[JobView]:
         """The newest first; `after` is the last job id of the page before."""
 
@@ -197,6 +200,9 @@ class Registry(Protocol):
         """Write what is measured of an artifact into its manifest row."""
 
     def artifacts_of(self, scope: Scope, job_id: str) -> list[ArtifactRecord]: ...
+
+    def measures_of(self, scope: Scope, job_id: str) -> Mapping[str, Any] | None:
+        """The manifest row of the job's newest result."""
 
 
 class Unit(Protocol):

@@ -57,5 +57,3 @@ class PartFacts:
     date: str | None = None
     total: int | None = None
     complete: bool = False
-
-

@@ -126,9 +126,7 @@ def instant(http_date: str | None) -> int | None:
         return None
     day, month, year, hour, minute, second = match.groups()
     try:
-        at = datetime(
-            int(year), _MONTHS.index(month) + 1, int(day), int(hour), int(minute), int(second), tzinfo=UTC
-        )
+        at = datetime(int(year), _MONTHS.index(month) + 1, int(day), int(hour), int(minute), int(second), tzinfo=UTC)
     except ValueError:
         return None
     return int(at.timestamp())

@@ -85,9 +85,7 @@ def plan_url(raw: str, parse: ParseUrl) -> PlannedUrl:
             hint="Remove the part before the @; credentials in URLs end up in logs.",
         )
     if not parsed.host:
-        raise InvalidInput(
-            "the URL names no host", code="url_no_host", hint="Give a full address: https://host/path."
-        )
+        raise InvalidInput("the URL names no host", code="url_no_host", hint="Give a full address: https://host/path.")
     query = "" if parsed.query is None else "?" + _normal_escapes(parsed.query)
     authority = parsed.host if parsed.port is None else f"{parsed.host}:{parsed.port}"
     canonical = f"{parsed.scheme}://{authority}{_normal_escapes(parsed.path) or '/'}{query}"

@@ -119,9 +119,7 @@ class SqlDatabase:
         if found == schema.SCHEMA_VERSION:
             return
         if found is None:
-            raise Misconfigured(
-                "the database has no tables yet", code="schema_missing", hint="Run: dlpipe migrate"
-            )
+            raise Misconfigured("the database has no tables yet", code="schema_missing", hint="Run: dlpipe migrate")
         if found > schema.SCHEMA_VERSION:
             raise Misconfigured(
                 f"the database is at schema {found}, newer than this version of dlpipe ({schema.SCHEMA_VERSION})",

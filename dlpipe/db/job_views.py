@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import sqlalchemy as sa
@@ -24,9 +24,7 @@ def _owned(scope: Scope) -> sa.ColumnElement[bool]:
 
 
 def _owned_job(scope: Scope, job_id: str) -> sa.ColumnElement[bool]:
-    return sa.exists().where(_J.job_id == _T.job_id, _owned(scope)).correlate(artifact_jobs) & (
-        _T.job_id == job_id
-    )
+    return sa.exists().where(_J.job_id == _T.job_id, _owned(scope)).correlate(artifact_jobs) & (_T.job_id == job_id)
 
 
 def get(connection: sa.Connection, scope: Scope, job_id: str) -> JobView | None:
@@ -34,6 +32,11 @@ def get(connection: sa.Connection, scope: Scope, job_id: str) -> JobView | None:
         return None
     found = _views(connection, _views_query(scope).where(_J.job_id == job_id))
     return found[0] if found else None
+
+
+def get_many(connection: sa.Connection, scope: Scope, job_ids: Sequence[str]) -> list[JobView]:
+    ids = [job_id for job_id in job_ids if _is_uuid(job_id)]
+    return _views(connection, _views_query(scope).where(_J.job_id.in_(ids))) if ids else []
 
 
 def list_(

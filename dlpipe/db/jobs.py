@@ -92,9 +92,7 @@ class SqlJobs:
     def advance(self, job: ArtifactJob, stage: StageRow, target: State) -> None:
         allowed = states.sources(target, Moment.FINISH, stage.name)
         ended = states.is_terminal(target, retry_due=False)
-        changed = self._guarded(job, allowed).values(
-            state=target.value, **_FREE, published_at=None if ended else now()
-        )
+        changed = self._guarded(job, allowed).values(state=target.value, **_FREE, published_at=None if ended else now())
         if self._connection.execute(changed).rowcount == 0:
             self._raise_why(job, target)
         if ended:
@@ -152,9 +150,7 @@ class SqlJobs:
         in_flight = {
             row.host: row.n
             for row in self._connection.execute(
-                sa.select(_T.host, sa.func.count().label("n"))
-                .where(_T.published_at.is_not(None))
-                .group_by(_T.host)
+                sa.select(_T.host, sa.func.count().label("n")).where(_T.published_at.is_not(None)).group_by(_T.host)
             )
         }
         room = min(limit, window - sum(in_flight.values()))
@@ -226,9 +222,7 @@ class SqlJobs:
         """Back to due: a job in the middle of its run is found again as lost, so only waiting ones change."""
         if job_ids:
             self._connection.execute(
-                sa.update(artifact_jobs)
-                .where(_T.job_id.in_(job_ids), _T.due_at.is_not(None))
-                .values(published_at=None)
+                sa.update(artifact_jobs).where(_T.job_id.in_(job_ids), _T.due_at.is_not(None)).values(published_at=None)
             )
 
     # ── dead holders ──────────────────────────────────────────────────────────────────────────────
@@ -283,6 +277,9 @@ class SqlJobs:
     def get(self, scope: Scope, job_id: str) -> JobView | None:
         return job_views.get(self._connection, scope, job_id)
 
+    def get_many(self, scope: Scope, job_ids: Sequence[str]) -> list[JobView]:
+        return job_views.get_many(self._connection, scope, job_ids)
+
     def list_(self, scope: Scope, status: Status | None, limit: int, after: str | None) -> list[JobView]:
         return job_views.list_(self._connection, scope, status, limit, after)
 
@@ -298,9 +295,7 @@ class SqlJobs:
         )
 
     def _raise_why(self, job: ArtifactJob, wanted: State) -> None:
-        row = self._connection.execute(
-            sa.select(_T.state, _T.fence).where(_T.job_id == job.job_id)
-        ).first()
+        row = self._connection.execute(sa.select(_T.state, _T.fence).where(_T.job_id == job.job_id)).first()
         if row is None or row.fence != job.fence:
             raise LeaseLost(f"the fence of job {job.job_id} has moved on: another worker's work counts")
         raise IllegalTransition(job.job_id, wanted, states.origins(wanted), row.state)
@@ -326,9 +321,7 @@ class SqlJobs:
         self._connection.execute(sa.update(jobs).where(jobs.c.job_id == job_id).values(values))
 
 
-_STARTED = frozenset(
-    target.value for state in State if (target := states.start_target(state)) is State.LEASED
-)
+_STARTED = frozenset(target.value for state in State if (target := states.start_target(state)) is State.LEASED)
 
 
 def _in(found: frozenset[State]) -> sa.ColumnElement[bool]:

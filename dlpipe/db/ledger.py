@@ -31,8 +31,7 @@ class SqlLedger:
             .order_by(_O.fence)
         )
         latest = {
-            OpType(row.op_type): Recorded(row.run, codec.decode(OpType(row.op_type), row.result_json))
-            for row in rows
+            OpType(row.op_type): Recorded(row.run, codec.decode(OpType(row.op_type), row.result_json)) for row in rows
         }
         return Results(run, latest)
 
@@ -116,9 +115,7 @@ class SqlLedger:
         rows = self._connection.execute(
             sa.select(artifact_ops)
             .join(jobs, jobs.c.job_id == _O.job_id)
-            .where(
-                _O.job_id == job_id, jobs.c.tenant_id == scope.tenant_id, jobs.c.project_id == scope.project_id
-            )
+            .where(_O.job_id == job_id, jobs.c.tenant_id == scope.tenant_id, jobs.c.project_id == scope.project_id)
             .order_by(_O.run, _O.fence, _O.started_at)
         )
         return [_view(row) for row in rows]

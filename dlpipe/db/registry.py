@@ -111,9 +111,7 @@ class SqlRegistry:
         )
         if changed.rowcount == 0:
             self._connection.execute(
-                sa.insert(manifest).values(
-                    artifact_uuid=artifact_uuid, job_id=job_id, created_at=now(), **facts
-                )
+                sa.insert(manifest).values(artifact_uuid=artifact_uuid, job_id=job_id, created_at=now(), **facts)
             )
 
     def artifacts_of(self, scope: Scope, job_id: str) -> list[ArtifactRecord]:
@@ -144,6 +142,20 @@ class SqlRegistry:
             )
             for row in rows
         ]
+
+    def measures_of(self, scope: Scope, job_id: str) -> Mapping[str, Any] | None:
+        row = self._connection.execute(
+            sa.select(manifest)
+            .join(artifacts, _A.artifact_uuid == manifest.c.artifact_uuid)
+            .where(
+                manifest.c.job_id == job_id,
+                _A.tenant_id == scope.tenant_id,
+                _A.project_id == scope.project_id,
+            )
+            .order_by(manifest.c.created_at.desc(), manifest.c.run.desc())
+            .limit(1)
+        ).first()
+        return dict(row._mapping) if row is not None else None
 
 
 def _url_sha256(canonical_url: str) -> str:

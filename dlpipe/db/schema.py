@@ -59,9 +59,7 @@ jobs = sa.Table(
     sa.Column("completed_at", Moment),
     sa.Column("failed_at", Moment),
     sa.UniqueConstraint("idempotency_key"),
-    sa.CheckConstraint(
-        "status IN ('pending','processing','completed','failed','skipped','canceled')", name="status"
-    ),
+    sa.CheckConstraint("status IN ('pending','processing','completed','failed','skipped','canceled')", name="status"),
     sa.CheckConstraint("progress BETWEEN 0 AND 100", name="progress"),
     sa.Index("ix_jobs_scope_created", "tenant_id", "project_id", "created_at", "job_id"),
     sa.Index("ix_jobs_scope_status", "tenant_id", "project_id", "status", "created_at"),
@@ -137,9 +135,7 @@ download_jobs = sa.Table(
     sa.Column("checked_at_utc", Moment),
     sa.Column("failure_reason", sa.String(1024)),
     sa.Column("row_version", sa.BigInteger, nullable=False, server_default="0"),
-    sa.CheckConstraint(
-        "status IN ('queued','downloading','completed','failed','canceled')", name="status"
-    ),
+    sa.CheckConstraint("status IN ('queued','downloading','completed','failed','canceled')", name="status"),
 )
 sa.Index(
     "uq_download_jobs_active",
@@ -171,9 +167,7 @@ artifact_ops = sa.Table(
     sa.Column("result_code", sa.String(64)),
     sa.Column("result_json", sa.Text),
     sa.CheckConstraint("state IN ('started','finished','failed','abandoned')", name="state"),
-    sa.CheckConstraint(
-        "(state = 'finished') = (result_json IS NOT NULL AND finished_at IS NOT NULL)", name="finished"
-    ),
+    sa.CheckConstraint("(state = 'finished') = (result_json IS NOT NULL AND finished_at IS NOT NULL)", name="finished"),
     sa.Index("ix_artifact_ops_job", "job_id"),
 )
 sa.Index(

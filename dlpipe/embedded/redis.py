@@ -258,8 +258,7 @@ class PrivateRedis:
     def _ended(self) -> Misconfigured:
         status = self._child.returncode if self._child is not None else None
         return Misconfigured(
-            f"the private Redis ended at once with status {status}; the end of {self.log_file}:\n"
-            + self._last_words(),
+            f"the private Redis ended at once with status {status}; the end of {self.log_file}:\n" + self._last_words(),
             code="redis_ended",
             hint=f"Check that {self._home} is writable and has free space.",
         )

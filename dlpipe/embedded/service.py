@@ -103,8 +103,7 @@ class Supervised:
         if wait_s is None:
             raise Misconfigured(
                 f"{self.service.name} ended {QUICK_LIMIT} times right after its start, the last time with "
-                f"status {self._status}; the end of {self.log_file}:\n"
-                + tail(self.log_file, after=self._log_from),
+                f"status {self._status}; the end of {self.log_file}:\n" + tail(self.log_file, after=self._log_from),
                 code="service_crashes",
                 hint=f"The rest is in {self.log_file}.",
             )

@@ -175,12 +175,8 @@ class _ConnectionLayer:
 
     def send(self, request: httpx.Request, *, afresh: bool) -> httpx.Response:
         host = request.url.host
-        url = httpcore.URL(
-            scheme=request.url.raw_scheme, host=request.url.raw_host, port=request.url.port, target=b"/"
-        )
-        asked = httpcore.Request(
-            request.method, url, headers=request.headers.raw, extensions=request.extensions
-        )
+        url = httpcore.URL(scheme=request.url.raw_scheme, host=request.url.raw_host, port=request.url.port, target=b"/")
+        asked = httpcore.Request(request.method, url, headers=request.headers.raw, extensions=request.extensions)
         pool = self._new_ones if afresh else self._pool
         try:
             answer = pool.handle_request(asked)
@@ -197,9 +193,7 @@ class _ConnectionLayer:
         except httpcore.ProtocolError as error:
             raise failures.protocol_error(host, "the head of the answer is malformed") from error
         body = _Body(answer, host, self._policy.read_s)
-        return httpx.Response(
-            answer.status, headers=answer.headers, stream=body, extensions=answer.extensions
-        )
+        return httpx.Response(answer.status, headers=answer.headers, stream=body, extensions=answer.extensions)
 
     def close(self) -> None:
         self._pool.close()

@@ -29,9 +29,7 @@ class StaleConnection(httpcore.ReadError):
 class WatchedStream(httpcore.NetworkStream):
     """One connection. A new exchange begins with the first bytes written after an answer's head was read."""
 
-    def __init__(
-        self, inner: httpcore.NetworkStream, host: str, policy: NetPolicy, clock: Callable[[], float]
-    ) -> None:
+    def __init__(self, inner: httpcore.NetworkStream, host: str, policy: NetPolicy, clock: Callable[[], float]) -> None:
         self._inner, self._host, self._policy, self._clock = inner, host, policy, clock
         self._exchanges = 0
         self._in_head = False
@@ -123,9 +121,7 @@ class WatchedStream(httpcore.NetworkStream):
             found = _BLANK_LINE.search(self._head, max(0, self._scanned - 2))
             size = found.end() if found else len(self._head)
             if size > self._policy.max_header_bytes:
-                raise self._refusal(
-                    f"the head of the answer is larger than {self._policy.max_header_bytes} bytes"
-                )
+                raise self._refusal(f"the head of the answer is larger than {self._policy.max_header_bytes} bytes")
             if found is None:
                 self._scanned = size
                 return
@@ -141,7 +137,7 @@ class WatchedStream(httpcore.NetworkStream):
             self._scanned = 0
 
     def _is_final(self, head: bytes) -> bool:
-        """Look at one complete head: the answer itself (True) or an interim one. The parser refuses the rest."""
+        """Look at one complete head: is it the answer itself? What else is malformed the parser refuses."""
         lines = [line.rstrip(b"\r") for line in head.split(b"\n")]
         match = _STATUS_LINE.match(lines[0])
         status = int(match[1]) if match else 0
@@ -152,9 +148,7 @@ class WatchedStream(httpcore.NetworkStream):
             return False
         if any(line[:1] in (b" ", b"\t") for line in lines[1:]):
             raise self._refusal("a header is folded over several lines")  # RFC 9112 §5.2: obsolete
-        fields = [
-            (name.lower(), value.strip(b" \t")) for name, _, value in (x.partition(b":") for x in lines[1:])
-        ]
+        fields = [(name.lower(), value.strip(b" \t")) for name, _, value in (x.partition(b":") for x in lines[1:])]
         lengths = [value for name, value in fields if name == b"content-length"]
         coded = any(name == b"transfer-encoding" for name, _ in fields)
         if len(lengths) > 1:

@@ -90,28 +90,36 @@ def plan(deps: Deps, fields: Mapping[str, Any]) -> PlanAnswer:
 def plan_many(deps: Deps, requests: Iterable[Mapping[str, Any]]) -> PlanSummary:
     """Plan any number of files in bounded memory; a bad request is reported and the others are planned."""
     summary = PlanSummary()
-    for batch in _batches(_specs(deps, requests, summary), BATCH):
-        with deps.database.write() as unit:
-            answers = unit.jobs.plan_if_absent(batch)
-        for answer in answers:
-            summary.add(answer)
-        nudge(deps)
+    for answered in plan_each(deps, requests):
+        if isinstance(answered, Refusal):
+            summary.refuse(answered)
+        else:
+            summary.add(answered.answer)
     return summary
 
 
-def _specs(
-    deps: Deps, requests: Iterable[Mapping[str, Any]], summary: PlanSummary
-) -> Iterator[JobSpec]:
-    for position, fields in enumerate(requests, start=1):
-        try:
-            yield spec(deps, fields)
-        except InvalidInput as error:
-            summary.refuse(Refusal(position, error.code, error.message, error.hint))
+@dataclass(frozen=True, slots=True)
+class Planned:
+    position: int
+    spec: JobSpec
+    answer: PlanAnswer
 
 
-def _batches(specs: Iterator[JobSpec], size: int) -> Iterator[list[JobSpec]]:
-    while batch := list(islice(specs, size)):
-        yield batch
+def plan_each(deps: Deps, requests: Iterable[Mapping[str, Any]]) -> Iterator[Planned | Refusal]:
+    """Plan in batches, and say of each request, in no strict order, what became of it."""
+    numbered = enumerate(requests, start=1)
+    while batch := list(islice(numbered, BATCH)):
+        specs: list[tuple[int, JobSpec]] = []
+        for position, fields in batch:
+            try:
+                specs.append((position, spec(deps, fields)))
+            except InvalidInput as error:
+                yield Refusal(position, error.code, error.message, error.hint)
+        with deps.database.write() as unit:
+            answers = unit.jobs.plan_if_absent([made for _, made in specs])
+        nudge(deps)
+        for (position, made), answer in zip(specs, answers, strict=True):
+            yield Planned(position, made, answer)
 
 
 def nudge(deps: Deps) -> None:

@@ -77,9 +77,7 @@ def run(deps: Deps, stage_name: str, job_id: str, run_no: int) -> Outcome:
         return Dropped(error.code)
 
 
-def _claim(
-    deps: Deps, stage: Stage, stage_name: str, job_id: str, run_no: int, lease: Lease
-) -> Work | Done | Dropped:
+def _claim(deps: Deps, stage: Stage, stage_name: str, job_id: str, run_no: int, lease: Lease) -> Work | Done | Dropped:
     """One transaction: the job becomes ours under a new fence, and the op is on record as started."""
     row = flow.stage(stage_name)
     with deps.database.write() as unit:

@@ -77,9 +77,7 @@ class LocalBlobStore:
     def _set_aside(self, where: int, place: Place) -> None:
         """Bytes under a name that is not their hash are moved away, never written over."""
         with suppress(FileNotFoundError):
-            os.rename(
-                place.name, f"{place.name}.damaged-{uuid.uuid4().hex[:8]}", src_dir_fd=where, dst_dir_fd=where
-            )
+            os.rename(place.name, f"{place.name}.damaged-{uuid.uuid4().hex[:8]}", src_dir_fd=where, dst_dir_fd=where)
 
     def holds(self, pointer: str, size: int) -> bool:
         place = place_of(pointer)

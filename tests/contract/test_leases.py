@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -116,6 +118,53 @@ def test_each_lease_has_its_own_token(make: Make) -> None:
         pass
     with a.hold("j") as second:
         assert first.token != second.token
+
+
+def test_what_was_given_back_is_renewed_no_more(make: Make, client: redis.Redis) -> None:
+    a = make()
+    with a.hold("j") as lease:
+        pass
+    client.set(key("j"), lease.token, px=5_000)
+    a.heartbeat.beat()
+    assert client.pttl(key("j")) <= 5_000
+
+
+def test_the_time_of_a_lease_counts_from_before_it_was_asked_for(
+    make: Make, client: redis.Redis, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ask = client.set
+
+    def slowly(*args: Any, **kwargs: Any) -> Any:
+        answer = ask(*args, **kwargs)
+        clock.now += 30
+        return answer
+
+    monkeypatch.setattr(client, "set", slowly)
+    with make().hold("j") as lease:
+        clock.now += TTL_S - 30 - 1
+        lease.check()
+        clock.now += 1
+        with pytest.raises(LeaseLost):
+            lease.check()
+
+
+FORK = """
+import os, sys, redis
+from dlpipe.lease.lock import PREFIX, RedisLeases
+client = redis.Redis.from_url(sys.argv[1])
+with RedisLeases(client).hold("j") as lease:
+    if os.fork() == 0:
+        sys.exit()
+    os.wait()
+    print(client.get(PREFIX + "j") == lease.token.encode())
+"""
+
+
+def test_a_forked_child_that_leaves_the_block_frees_nothing(client: redis.Redis, valkey: Valkey) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", FORK, valkey.url], capture_output=True, text=True, timeout=60
+    )
+    assert done.stdout == "True\n", done.stderr
 
 
 def test_an_owner_given_as_a_function_is_asked_at_each_lease(client: redis.Redis) -> None:

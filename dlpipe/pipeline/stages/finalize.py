@@ -20,9 +20,7 @@ class Finalize(Stage):
     def _place(self, work: Work) -> tuple[StreamResult, Place]:
         job, streamed = work.job, in_run(work.results, OpType.STREAM, StreamResult)
         ext = extension_of(job, streamed.content_type)
-        return streamed, self.deps.store.place(
-            job.scope.tenant_id, job.scope.project_id, streamed.sha256, ext
-        )
+        return streamed, self.deps.store.place(job.scope.tenant_id, job.scope.project_id, streamed.sha256, ext)
 
     def probe(self, work: Work) -> FinalizeResult | None:
         """Crashed between name and record? Then the file is there, and the part may still be, too."""
@@ -30,18 +28,14 @@ class Finalize(Stage):
         if not self.deps.store.is_right(place.pointer, streamed.sha256, streamed.size):
             return None
         job = work.job
-        with self.deps.staging.claim(
-            job.scope.tenant_id, job.canonical_url, job.job_id, job.fence
-        ) as part:
+        with self.deps.staging.claim(job.scope.tenant_id, job.canonical_url, job.job_id, job.fence) as part:
             part.remove()
         return FinalizeResult(streamed.sha256, streamed.size, place.pointer, already_there=True)
 
     def perform(self, work: Work) -> FinalizeResult:
         streamed, place = self._place(work)
         job = work.job
-        with self.deps.staging.claim(
-            job.scope.tenant_id, job.canonical_url, job.job_id, job.fence
-        ) as part:
+        with self.deps.staging.claim(job.scope.tenant_id, job.canonical_url, job.job_id, job.fence) as part:
             work.lease.check()
             already = self.deps.store.publish(part, place, streamed.size)
         return FinalizeResult(streamed.sha256, streamed.size, place.pointer, already_there=already)

@@ -109,5 +109,3 @@ def extension_of(job: ArtifactJob, content_type: str | None) -> str:
     if job.ext is not None:
         return job.ext
     return extension_for(job.canonical_url.partition("?")[0], content_type)
-
-

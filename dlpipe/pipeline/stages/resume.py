@@ -21,9 +21,7 @@ class ResumeDecide(Stage):
     def perform(self, work: Work) -> ResumeResult:
         job = work.job
         head = in_run(work.results, OpType.HEAD, HeadResult)
-        with self.deps.staging.claim(
-            job.scope.tenant_id, job.canonical_url, job.job_id, job.fence
-        ) as part:
+        with self.deps.staging.claim(job.scope.tenant_id, job.canonical_url, job.job_id, job.fence) as part:
             held = part.facts
         match resume.decide(remote_of(head), held, self.deps.policy.resume):
             case resume.Resume(offset=offset, reason=reason):

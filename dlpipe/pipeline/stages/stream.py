@@ -27,9 +27,7 @@ class Stream(Stage):
         job = work.job
         decided = in_run(work.results, OpType.RESUME, ResumeResult)
         began = self.deps.clock()
-        with self.deps.staging.claim(
-            job.scope.tenant_id, job.canonical_url, job.job_id, job.fence
-        ) as part:
+        with self.deps.staging.claim(job.scope.tenant_id, job.canonical_url, job.job_id, job.fence) as part:
             fetch = _Fetch(self.deps, work, part)
             held = part.verify(decided.range_start) if decided.range_start else 0
             fetch.run(all_held=decided.decision == "complete" and held == decided.range_start)
@@ -117,9 +115,7 @@ class _Fetch:
             total=facts.total if facts else None,
             max_bytes=self._max_bytes,
         )
-        with self._deps.source.get(
-            self._job.request_url, start=want.start, if_range=want.if_range
-        ) as answer:
+        with self._deps.source.get(self._job.request_url, start=want.start, if_range=want.if_range) as answer:
             match ranges.judge(answer.status, answer.headers, answer.framing, want):
                 case ranges.Restart(reason=reason):
                     return self._restart(reason)

@@ -9,7 +9,18 @@ from hypothesis import strategies as st
 from dlpipe.core import answers, ranges
 from dlpipe.core.answers import Kind, Reject
 from dlpipe.core.errors import Permanent, Retryable
-from dlpipe.core.ranges import Append, Finished, Incomplete, More, Restart, Verdict, Want, facts, judge, verdict
+from dlpipe.core.ranges import (
+    Append,
+    Finished,
+    Incomplete,
+    More,
+    Restart,
+    Verdict,
+    Want,
+    facts,
+    judge,
+    verdict,
+)
 from dlpipe.core.remote import Headers
 
 ALL = Want()
@@ -25,7 +36,11 @@ def _judged(status: int, lines: tuple[str, ...], want: Want, framing: str | None
     """The judgement in a word or two, so that the table can be read."""
     headers = _headers(*lines)
     if framing is None:
-        framing = "chunked" if headers.all("transfer-encoding") else ("length" if headers.all("content-length") else "close")
+        framing = (
+            "chunked"
+            if headers.all("transfer-encoding")
+            else ("length" if headers.all("content-length") else "close")
+        )
     found = judge(status, headers, framing, want)
     match found:
         case Append(offset, length, total):
@@ -163,7 +178,9 @@ _lines = st.lists(
 
 
 @given(_lines, st.sampled_from([200, 206, 304, 404, 412, 416, 500]))
-def test_bytes_are_only_joined_under_the_validator_that_they_were_begun_with(lines: list[str], status: int) -> None:
+def test_bytes_are_only_joined_under_the_validator_that_they_were_begun_with(
+    lines: list[str], status: int
+) -> None:
     want = Want(start=4, if_range='"a"', etag='"a"', total=10)
     headers = _headers(*lines)
     found = judge(status, headers, "length" if headers.all("content-length") else "close", want)
@@ -200,7 +217,9 @@ ENDS: list[tuple[str, Append, int, str, dict[str, object], Verdict]] = [
 @pytest.mark.parametrize(
     ("append", "received", "framing", "more", "expected"), [c[1:] for c in ENDS], ids=[c[0] for c in ENDS]
 )
-def test_verdict(append: Append, received: int, framing: str, more: dict[str, object], expected: Verdict) -> None:
+def test_verdict(
+    append: Append, received: int, framing: str, more: dict[str, object], expected: Verdict
+) -> None:
     assert verdict(append, received, framing, **more) == expected  # type: ignore[arg-type]
 
 
@@ -237,9 +256,16 @@ def test_number_takes_any_real_size() -> None:
 
 
 def test_facts_of_a_200_and_of_a_206_name_the_whole_file() -> None:
-    whole = facts(200, _headers("Content-Length: 100", ETAG, "Accept-Ranges: bytes", "Content-Type: x/y"), "u")
+    whole = facts(
+        200, _headers("Content-Length: 100", ETAG, "Accept-Ranges: bytes", "Content-Type: x/y"), "u"
+    )
     part = facts(206, _headers(LENGTH, ETAG, R40), "u")
-    assert (whole.content_length, whole.etag, whole.accept_ranges, whole.content_type) == (100, '"a"', "bytes", "x/y")
+    assert (whole.content_length, whole.etag, whole.accept_ranges, whole.content_type) == (
+        100,
+        '"a"',
+        "bytes",
+        "x/y",
+    )
     assert (part.content_length, part.etag) == (100, '"a"')
 
 

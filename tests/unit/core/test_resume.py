@@ -128,7 +128,13 @@ _totals = st.one_of(st.none(), st.integers(0, 5))
 
 @given(_etags, _etags, _totals, _totals, st.integers(0, 6), st.booleans(), st.booleans())
 def test_resume_always_carries_a_strong_validator_that_both_sides_agree_on(
-    theirs: str | None, ours: str | None, length: int | None, total: int | None, good: int, whole: bool, asked: bool
+    theirs: str | None,
+    ours: str | None,
+    length: int | None,
+    total: int | None,
+    good: int,
+    whole: bool,
+    asked: bool,
 ) -> None:
     remote = RemoteFacts(200, "u", etag=theirs, content_length=length) if asked else None
     decision = decide(remote, PartFacts(good, "u", etag=ours, total=total, complete=whole), ON)

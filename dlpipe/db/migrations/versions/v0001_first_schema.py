@@ -81,12 +81,8 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("job_id", name=op.f("pk_jobs")),
         sa.UniqueConstraint("idempotency_key", name=op.f("uq_jobs_idempotency_key")),
     )
-    op.create_index(
-        "ix_jobs_scope_created", "jobs", ["tenant_id", "project_id", "created_at", "job_id"], unique=False
-    )
-    op.create_index(
-        "ix_jobs_scope_status", "jobs", ["tenant_id", "project_id", "status", "created_at"], unique=False
-    )
+    op.create_index("ix_jobs_scope_created", "jobs", ["tenant_id", "project_id", "created_at", "job_id"], unique=False)
+    op.create_index("ix_jobs_scope_status", "jobs", ["tenant_id", "project_id", "status", "created_at"], unique=False)
     op.create_table(
         "media_assets",
         sa.Column("asset_id", _UUID, nullable=False),
@@ -144,12 +140,8 @@ def upgrade() -> None:
             "state IN ('PLANNED','LEASED','HEAD_DONE','RESUME_OK','STREAMING','FINALIZED','INDEXED','DEDUPED','FAILED','SKIPPED_DUPLICATE','CANCELED')",
             name=op.f("ck_artifact_jobs_state"),
         ),
-        sa.CheckConstraint(
-            "(lease_owner IS NULL) = (lease_until IS NULL)", name=op.f("ck_artifact_jobs_lease_pair")
-        ),
-        sa.ForeignKeyConstraint(
-            ["job_id"], ["jobs.job_id"], name=op.f("fk_artifact_jobs_job_id"), ondelete="CASCADE"
-        ),
+        sa.CheckConstraint("(lease_owner IS NULL) = (lease_until IS NULL)", name=op.f("ck_artifact_jobs_lease_pair")),
+        sa.ForeignKeyConstraint(["job_id"], ["jobs.job_id"], name=op.f("fk_artifact_jobs_job_id"), ondelete="CASCADE"),
         sa.PrimaryKeyConstraint("job_id", name=op.f("pk_artifact_jobs")),
     )
     op.create_index(
@@ -192,12 +184,8 @@ def upgrade() -> None:
             "(state = 'finished') = (result_json IS NOT NULL AND finished_at IS NOT NULL)",
             name=op.f("ck_artifact_ops_finished"),
         ),
-        sa.CheckConstraint(
-            "state IN ('started','finished','failed','abandoned')", name=op.f("ck_artifact_ops_state")
-        ),
-        sa.ForeignKeyConstraint(
-            ["job_id"], ["jobs.job_id"], name=op.f("fk_artifact_ops_job_id"), ondelete="CASCADE"
-        ),
+        sa.CheckConstraint("state IN ('started','finished','failed','abandoned')", name=op.f("ck_artifact_ops_state")),
+        sa.ForeignKeyConstraint(["job_id"], ["jobs.job_id"], name=op.f("fk_artifact_ops_job_id"), ondelete="CASCADE"),
         sa.PrimaryKeyConstraint("op_key", name=op.f("pk_artifact_ops")),
     )
     op.create_index("ix_artifact_ops_job", "artifact_ops", ["job_id"], unique=False)
@@ -230,9 +218,7 @@ def upgrade() -> None:
             "status IN ('queued','downloading','completed','failed','canceled')",
             name=op.f("ck_download_jobs_status"),
         ),
-        sa.ForeignKeyConstraint(
-            ["job_id"], ["jobs.job_id"], name=op.f("fk_download_jobs_job_id"), ondelete="CASCADE"
-        ),
+        sa.ForeignKeyConstraint(["job_id"], ["jobs.job_id"], name=op.f("fk_download_jobs_job_id"), ondelete="CASCADE"),
         sa.PrimaryKeyConstraint("job_id", name=op.f("pk_download_jobs")),
     )
     op.create_index(
@@ -261,13 +247,9 @@ def upgrade() -> None:
         sa.ForeignKeyConstraint(
             ["artifact_uuid"], ["artifacts.artifact_uuid"], name=op.f("fk_job_artifacts_artifact_uuid")
         ),
-        sa.ForeignKeyConstraint(
-            ["job_id"], ["jobs.job_id"], name=op.f("fk_job_artifacts_job_id"), ondelete="CASCADE"
-        ),
+        sa.ForeignKeyConstraint(["job_id"], ["jobs.job_id"], name=op.f("fk_job_artifacts_job_id"), ondelete="CASCADE"),
         sa.PrimaryKeyConstraint("job_id", "role", "position", name=op.f("pk_job_artifacts")),
-        sa.UniqueConstraint(
-            "job_id", "role", "artifact_uuid", name=op.f("uq_job_artifacts_job_id_role_artifact_uuid")
-        ),
+        sa.UniqueConstraint("job_id", "role", "artifact_uuid", name=op.f("uq_job_artifacts_job_id_role_artifact_uuid")),
     )
     op.create_table(
         "manifest",
@@ -288,9 +270,7 @@ def upgrade() -> None:
         sa.Column("dedupe_action", sa.String(length=16), nullable=True),
         sa.Column("quota_json", _JSON, nullable=True),
         sa.Column("created_at", Moment(), nullable=False),
-        sa.ForeignKeyConstraint(
-            ["job_id"], ["jobs.job_id"], name=op.f("fk_manifest_job_id"), ondelete="CASCADE"
-        ),
+        sa.ForeignKeyConstraint(["job_id"], ["jobs.job_id"], name=op.f("fk_manifest_job_id"), ondelete="CASCADE"),
         sa.PrimaryKeyConstraint("artifact_uuid", name=op.f("pk_manifest")),
     )
     op.create_index("ix_manifest_job", "manifest", ["job_id"], unique=False)

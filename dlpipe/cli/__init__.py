@@ -1,0 +1,86 @@
+"""The `dlpipe` command. A subcommand is imported only when it is run, so that help answers at once."""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+
+import click
+
+from dlpipe import __version__
+from dlpipe.core.errors import DlpipeError, InvalidInput, Misconfigured
+
+EXIT_OK, EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 0, 1, 2, 130
+
+_COMMANDS = {
+    "fetch": ("dlpipe.cli.fetch", "Fetch files now, on this machine, and wait for them."),
+    "plan": ("dlpipe.cli.plan", "Write down what to fetch; workers do the rest."),
+    "up": ("dlpipe.cli.stack", "Run workers, scheduler and a private Redis here until Ctrl-C."),
+    "down": ("dlpipe.cli.stack", "End what `up` or `fetch` runs on this data directory."),
+    "status": ("dlpipe.cli.stack", "Say what runs here and how many jobs stand where."),
+    "jobs": ("dlpipe.cli.jobs", "List jobs, the newest first."),
+    "show": ("dlpipe.cli.jobs", "Show all that is known of a job."),
+    "ops": ("dlpipe.cli.jobs", "Show the ledger's record of a job, stage by stage."),
+    "cancel": ("dlpipe.cli.jobs", "Cancel jobs that are not done yet."),
+    "retry": ("dlpipe.cli.jobs", "Try jobs again that failed for good."),
+    "reconcile": ("dlpipe.cli.admin", "Heal now what crashes left behind, instead of at the next beat."),
+    "migrate": ("dlpipe.cli.admin", "Bring the ledger's tables to this version."),
+    "doctor": ("dlpipe.cli.admin", "List all settings with their source, and check what they point to."),
+}
+
+_EPILOG = """\b
+Examples:
+  dlpipe fetch https://example.org/a.pdf
+  dlpipe fetch -i urls.txt --out ./papers --json
+  dlpipe plan -i works.csv && dlpipe up
+  dlpipe jobs --status failed
+
+\b
+Exit status: 0 all done, 1 something failed, 2 wrong use, 130 interrupted.
+Settings come from DLPIPE_… variables and dlpipe.toml; `dlpipe doctor` lists them all.
+"""
+
+
+class _Lazy(click.Group):
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _COMMANDS:
+            return None
+        found: click.Command = getattr(import_module(_COMMANDS[cmd_name][0]), cmd_name)
+        return found
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in _COMMANDS.items()])
+
+
+@click.group(cls=_Lazy, epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="dlpipe")
+def dlpipe() -> None:
+    """From "these URLs belong to these works" to verified, de-duplicated, registered files."""
+
+
+def main(args: list[str] | None = None) -> None:
+    """Run the command; every error of ours is a sentence on what happened and one on what to do."""
+    try:
+        code = dlpipe.main(args=args, prog_name="dlpipe", standalone_mode=False)
+    except click.UsageError as error:
+        error.show()
+        sys.exit(EXIT_USAGE)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(EXIT_FAILED)
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("interrupted", err=True)
+        sys.exit(EXIT_INTERRUPTED)
+    except BrokenPipeError:
+        sys.stderr.close()
+        sys.exit(EXIT_FAILED)
+    except DlpipeError as error:
+        click.echo(f"error: {error.message} [{error.code}]", err=True)
+        if error.hint:
+            click.echo(f"  {error.hint}", err=True)
+        sys.exit(EXIT_USAGE if isinstance(error, InvalidInput | Misconfigured) else EXIT_FAILED)
+    sys.exit(code if isinstance(code, int) else EXIT_OK)

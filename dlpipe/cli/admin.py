@@ -1,0 +1,116 @@
+"""`dlpipe migrate`, `reconcile` and `doctor`."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any
+
+import click
+
+from dlpipe.cli import EXIT_FAILED, EXIT_OK, output
+from dlpipe.core.errors import DlpipeError
+
+
+@click.command()
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def migrate(as_json: bool) -> int:
+    """Bring the ledger's tables to this version.
+
+    Only ever forwards. Workers of the version before may go on while it runs.
+    """
+    from dlpipe import wiring
+    from dlpipe.db import SqlDatabase
+    from dlpipe.db.migrate import migrate as upgrade
+
+    before, after = upgrade(SqlDatabase(wiring.settings().database_uri))
+    if as_json:
+        output.as_json({"before": before, "after": after})
+    elif before == after:
+        click.echo(f"the schema is at {after}; nothing to do")
+    else:
+        click.echo(f"the schema went from {before or 'nothing'} to {after}")
+    return EXIT_OK
+
+
+@click.command()
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def reconcile(as_json: bool) -> int:
+    """Heal now what crashes left behind, instead of at the next beat."""
+    from dlpipe.pipeline.reconcile import reconcile as heal
+    from dlpipe.tasks import deps
+
+    report = heal(deps())
+    if as_json:
+        output.as_json(asdict(report))
+    else:
+        output.table(["found", "count"], asdict(report).items())
+    return EXIT_OK
+
+
+@click.command()
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def doctor(as_json: bool) -> int:
+    """List all settings with their source, and check what they point to. Secrets are not shown."""
+    from dlpipe import wiring
+
+    loaded = wiring.loaded()
+    checks = [_checked(name, check) for name, check in (
+        ("ledger", _ledger), ("redis", _redis), ("store", _store), ("server program", _program),
+    )]  # fmt: skip
+    if as_json:
+        output.as_json({"settings": [asdict(knob) for knob in loaded.knobs()], "checks": checks})
+    else:
+        output.table(["setting", "value", "source"], ((k.name, k.value, k.source) for k in loaded.knobs()))
+        click.echo()
+        output.table(["check", "ok", "what"], ((c["check"], c["ok"], c["what"]) for c in checks))
+    return EXIT_OK if all(check["ok"] for check in checks) else EXIT_FAILED
+
+
+def _checked(name: str, check: Callable[[], str]) -> dict[str, Any]:
+    try:
+        return {"check": name, "ok": True, "what": check()}
+    except DlpipeError as error:
+        return {"check": name, "ok": False, "what": f"{error.message} [{error.code}] {error.hint}"}
+    except Exception as error:
+        # The text of a foreign error can hold an address with a password; its kind cannot.
+        return {"check": name, "ok": False, "what": f"{type(error).__name__}"}
+
+
+def _ledger() -> str:
+    from dlpipe import wiring
+    from dlpipe.db import SqlDatabase
+
+    chosen = wiring.settings()
+    if chosen.private_database and not (chosen.home_dir / "ledger.db").exists():
+        return f"not made yet; the first fetch or plan makes it at {chosen.home_dir / 'ledger.db'}"
+    database = SqlDatabase(chosen.database_uri)
+    database.check_schema()
+    return f"{database.url.get_backend_name()}, schema {database.schema_version()}"
+
+
+def _redis() -> str:
+    from dlpipe import wiring
+    from dlpipe.embedded import stack
+
+    chosen = wiring.settings()
+    if chosen.private_redis and stack.running(chosen.home_dir) is None:
+        return "private; starts with `dlpipe fetch` or `dlpipe up`"
+    wiring.redis_client().ping()
+    return "answers"
+
+
+def _store() -> str:
+    from dlpipe import wiring
+
+    root = wiring.settings().store_root
+    at = next(folder for folder in (root, *root.parents) if folder.exists())
+    return f"{root}, {output.size(shutil.disk_usage(at).free)} free"
+
+
+def _program() -> str:
+    from dlpipe import wiring
+    from dlpipe.embedded.program import find_server
+
+    return find_server() if wiring.settings().private_redis else "not needed: Redis is elsewhere"

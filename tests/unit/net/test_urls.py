@@ -1,0 +1,102 @@
+"""URLs as the planner, the guard and the wire see them: from one parse (PLAN-4)."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dlpipe.core.errors import InvalidInput
+from dlpipe.core.urls import plan_url
+from dlpipe.net import urls
+
+
+@pytest.mark.parametrize(
+    ("raw", "canonical"),
+    [
+        ("HTTP://Example.COM:80/a/./b/../c", "http://example.com/a/c"),
+        ("https://example.com:443", "https://example.com/"),
+        ("https://example.com:8443/", "https://example.com:8443/"),
+        ("https://example.com/%7Euser/%e2%82%ac#part", "https://example.com/~user/%E2%82%AC"),
+        ("https://example.com/a//b?b=2&a=1&a=", "https://example.com/a//b?b=2&a=1&a="),
+        ("https://example.com/?", "https://example.com/?"),
+        ("https://example.com/?#x", "https://example.com/?"),
+        ("https://example.com/#?x", "https://example.com/"),
+        ("https://münchen.example/ü?ü", "https://xn--mnchen-3ya.example/%C3%BC?%C3%BC"),
+        ("http://0x7f.1/", "http://127.0.0.1/"),
+        ("http://2130706433/", "http://127.0.0.1/"),
+        ("http://[0:0:0:0:0:0:0:1]:8080/", "http://[::1]:8080/"),
+        ("http://ex%41mple.com/", "http://example.com/"),
+        ("https://example.com/%2e%2e/a", "https://example.com/a"),
+    ],
+)
+def test_canonical_spelling(raw: str, canonical: str) -> None:
+    assert plan_url(raw, urls.parse).canonical == canonical
+    assert plan_url(canonical, urls.parse).canonical == canonical
+
+
+@pytest.mark.parametrize(
+    ("raw", "code"),
+    [
+        ("example.com/a", "url_invalid"),
+        ("https://", "url_invalid"),
+        ("http://h:99999/", "url_invalid"),
+        ("http://[::1/", "url_invalid"),
+        ("http://a b/", "url_control_character"),
+        ("http://a/\r\nX: y", "url_control_character"),
+        ("http://a/\ud800", "url_control_character"),
+        ("ftp://example.com/", "url_scheme"),
+        ("file:///etc/passwd", "url_scheme"),
+        ("javascript:alert(1)", "url_scheme"),
+        ("https://user@example.com/", "url_userinfo"),
+        ("https://:secret@example.com/", "url_userinfo"),
+        ("https://example.com\\@evil.example/", None),
+    ],
+)
+def test_what_may_not_be_asked(raw: str, code: str | None) -> None:
+    if code is None:
+        assert urls.address(raw).host == "example.com"  # as browsers see it: the rest is a path
+        return
+    with pytest.raises(InvalidInput) as caught:
+        urls.address(raw)
+    assert caught.value.code == code
+
+
+def test_address_keeps_the_callers_spelling_of_path_and_query_byte_for_byte() -> None:
+    at = urls.address("https://example.com:8443/%7Ea/b%2fc?sig=%2B%zz&x=100%&[y]=|")
+    assert (at.scheme, at.host, at.port) == ("https", "example.com", 8443)
+    assert at.target == "/%7Ea/b%2fc?sig=%2B%zz&x=100%&[y]=|"
+
+
+def test_address_shows_neither_path_nor_query() -> None:
+    assert "secret" not in repr(urls.address("https://example.com/secret?secret=secret"))
+
+
+def test_address_digest_is_of_the_canonical_spelling() -> None:
+    one, two = urls.address("HTTPS://Example.com:443/%7ea#x"), urls.address("https://example.com/~a")
+    assert one.sha256 == two.sha256 != urls.address("https://example.com/a").sha256
+
+
+@pytest.mark.parametrize(
+    ("location", "expected"),
+    [
+        ("/x", "https://example.com/x"),
+        ("x?y", "https://example.com/a/x?y"),
+        ("?y", "https://example.com/a/b?y"),
+        ("//other.example/x", "https://other.example/x"),
+        ("../../x", "https://example.com/x"),
+        ("http://0x7f.1/", "http://127.0.0.1/"),
+        ("/\u00c3\u00bc", "https://example.com/%C3%BC"),  # UTF-8 on the wire, read as Latin-1
+        ("/\u00fc", None),  # Latin-1 on the wire: nobody can tell what is meant
+        ("http://[", None),
+    ],
+)
+def test_join_reads_a_location_as_browsers_do(location: str, expected: str | None) -> None:
+    assert urls.join(urls.address("https://example.com/a/b?c"), location) == expected
+
+
+@given(st.text(max_size=80))
+def test_no_text_makes_the_parser_fail_in_another_way_than_by_saying_no(text: str) -> None:
+    urls.parse(text)
+    urls.parse(f"https://{text}")
+    urls.parse(f"https://example.com/{text}")
