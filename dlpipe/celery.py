@@ -66,6 +66,7 @@ class CeleryPublisher:
 
     def publish(self, hints: Sequence[Hint]) -> None:
         try:
+            self._answers()
             for hint in hints:
                 stages = [
                     self._app.signature(f"dlpipe.{row.name}", args=(hint.job_id, hint.run), immutable=True)
@@ -76,13 +77,22 @@ class CeleryPublisher:
         except (OperationalError, OSError) as error:
             raise BrokerUnavailable(f"the broker did not answer ({type(error).__name__})") from error
 
+    def _answers(self) -> None:
+        """Ask first: left to itself, sending to a broker that is away tries for many seconds."""
+        with self._app.pool.acquire(block=True, timeout=10) as connection:
+            _connected(connection)
+
     def waiting(self) -> int | None:
         try:
-            with self._app.connection_for_write() as connection:
-                connection.ensure_connection(max_retries=1, timeout=5)
+            with self._app.pool.acquire(block=True, timeout=10) as connection:
+                _connected(connection)
                 return sum(_depth(connection.default_channel, queue) for queue in (Queue.NET, Queue.DISK))
         except (OperationalError, OSError):
             return None
+
+
+def _connected(connection: Any) -> None:
+    connection.ensure_connection(max_retries=1, interval_start=0, interval_step=0, timeout=5)
 
 
 def _depth(channel: Any, queue: Queue) -> int:

@@ -13,7 +13,8 @@ from dlpipe import wiring
 from dlpipe.celery import CeleryPublisher, app
 from dlpipe.core.flow import Queue
 from dlpipe.pipeline import dispatch as dispatching
-from dlpipe.pipeline import planner, reconcile as healing, runner
+from dlpipe.pipeline import planner, runner
+from dlpipe.pipeline import reconcile as healing
 from dlpipe.pipeline.deps import Deps
 from dlpipe.pipeline.planner import PlanSummary
 

@@ -198,7 +198,7 @@ def private_redis() -> PrivateRedis | None:
     return PrivateRedis(chosen.home_dir) if chosen.private_redis else None
 
 
-def stack(on_worker_death: Callable[[int], None]) -> Stack | None:
+def stack(on_worker_death: Callable[[int], object]) -> Stack | None:
     """The processes behind `fetch` and `up`; None when Redis is elsewhere, and with it the workers."""
     chosen, own = settings(), private_redis()
     if own is None:

@@ -81,7 +81,7 @@ class _Fetch:
         self._plan(wanted)
         stack = None
         if self.waiting:
-            stack = wiring.stack(lambda pid: None if reconcile(self.deps) is None else None)
+            stack = wiring.stack(lambda _pid: reconcile(self.deps))
             self._wait(stack)
         return self._finish()
 
@@ -132,11 +132,13 @@ class _Fetch:
 
     def _wait(self, stack: Any) -> None:
         from dlpipe.cli.progress import watching
+        from dlpipe.pipeline.planner import nudge
 
         total = len(self.ended) + len(self.waiting)
         try:
             with watching(self.deps, total, shown=not self.quiet) as display:
                 self._turn(stack)
+                nudge(self.deps)  # the messages are there before the workers have started
                 began, moved = time.monotonic(), False
                 while self.waiting:
                     self._turn(stack)

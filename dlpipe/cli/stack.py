@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import time
-from typing import Any
 
 import click
 
@@ -31,7 +30,7 @@ def up() -> int:
     from dlpipe.tasks import deps
 
     chosen = wiring.settings()
-    made = wiring.stack(lambda _pid: _heal(reconcile, deps()))
+    made = wiring.stack(lambda _pid: reconcile(deps()))
     if made is None:
         raise click.UsageError(
             "DLPIPE_REDIS_URL or DLPIPE_BROKER_URL is set, so Redis is elsewhere: start workers with "
@@ -52,11 +51,6 @@ def up() -> int:
     finally:
         made.stop(STOP_GRACE_S)
     return EXIT_OK
-
-
-def _heal(reconcile: Any, deps: Any) -> None:
-    """A worker is gone: what it held need not wait for the next beat."""
-    reconcile(deps)
 
 
 @click.command()

@@ -142,7 +142,7 @@ def _fits(value: object, hint: Any) -> bool:
     if hint is NoneType:
         return value is None
     if isinstance(hint, type) and issubclass(hint, StrEnum):
-        return value in {str(member) for member in hint}
+        return isinstance(value, str) and value in {str(member) for member in hint}
     if hint is int:
         return isinstance(value, int) and not isinstance(value, bool)
     return isinstance(value, hint)

@@ -57,7 +57,7 @@ class Stack:
         commands: Sequence[Service],
         redis: PrivateRedis,
         env: Mapping[str, str],
-        on_worker_death: Callable[[int], None] | None = None,
+        on_worker_death: Callable[[int], object] | None = None,
         log_dir: Path | None = None,
         *,
         clock: Callable[[], float] = time.monotonic,

@@ -29,7 +29,7 @@ from tests.servers import wait_until
 
 pytestmark = pytest.mark.integration
 
-IDLE = [sys.executable, "-I", "-S", "-c", "import time; time.sleep(600)"]
+IDLE = [sys.executable, "-I", "-S", "-c", "import time; time.sleep(120)"]
 GUARDIAN = """
 import sys, time
 from pathlib import Path
@@ -37,7 +37,7 @@ from dlpipe.embedded.redis import PrivateRedis
 redis = PrivateRedis(Path(sys.argv[1]))
 redis.keep()
 print(redis.server_pid or 0, flush=True)
-time.sleep(600)
+time.sleep(120)
 """
 OWNER = """
 import json, signal, sys, time
@@ -46,7 +46,7 @@ from dlpipe.embedded.redis import PrivateRedis
 from dlpipe.embedded.stack import Service, Stack
 home = Path(sys.argv[1])
 redis = PrivateRedis(home)
-idle = [sys.executable, "-I", "-S", "-c", "import time; time.sleep(600)"]
+idle = [sys.executable, "-I", "-S", "-c", "import time; time.sleep(120)"]
 stack = Stack(home, [Service("worker", idle), Service("beat", idle)], redis, {})
 ending = []
 signal.signal(signal.SIGTERM, lambda *_: ending.append(1))
@@ -104,16 +104,18 @@ def run() -> Iterator[Callable[..., subprocess.Popen[str]]]:
         root = str(Path(__file__).parents[2])
         environment = {**os.environ, "PYTHONPATH": root}
         started.append(
-            subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
-            )
+            subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
         )
         return started[-1]
 
     yield start
     for each in started:
         each.kill()
-        each.communicate()
+        each.wait()
+        # Not `communicate`: a child that outlived it, which is what these tests look for, holds the other end.
+        for pipe in (each.stdin, each.stdout):
+            assert pipe is not None
+            pipe.close()
 
 
 def first_line(process: subprocess.Popen[str]) -> str:
@@ -128,9 +130,7 @@ def client(home: Path) -> contextlib.closing[client_library.Redis]:
 # The server
 
 
-def test_server_listens_on_a_private_socket_only_and_keeps_what_it_is_told(
-    home: Path, redis: PrivateRedis
-) -> None:
+def test_server_listens_on_a_private_socket_only_and_keeps_what_it_is_told(home: Path, redis: PrivateRedis) -> None:
     redis.ensure()
     assert stat.S_IMODE(redis.socket.stat().st_mode) == 0o700
     wanted = {
@@ -153,9 +153,7 @@ def test_ensure_twice_is_once(redis: PrivateRedis) -> None:
     assert redis.server_pid == pid
 
 
-def test_stop_ends_the_server_politely_and_a_later_start_has_its_data(
-    home: Path, redis: PrivateRedis
-) -> None:
+def test_stop_ends_the_server_politely_and_a_later_start_has_its_data(home: Path, redis: PrivateRedis) -> None:
     redis.ensure()
     with client(home) as c:
         c.set("k", "v")
@@ -248,9 +246,7 @@ def test_second_process_uses_the_server_of_the_first(
     assert first_line(run(GUARDIAN, home)) == "0\n"
 
 
-def test_two_that_start_at_once_make_one_server(
-    home: Path, run: Callable[..., subprocess.Popen[str]]
-) -> None:
+def test_two_that_start_at_once_make_one_server(home: Path, run: Callable[..., subprocess.Popen[str]]) -> None:
     pids = [int(first_line(each)) for each in [run(GUARDIAN, home) for _ in range(4)]]
     assert sorted(bool(pid) for pid in pids) == [False, False, False, True]
 
@@ -287,9 +283,7 @@ def test_guardian_starts_a_killed_server_again_with_its_data(home: Path, redis: 
         assert c.get("k") == b"v"
 
 
-def test_forked_child_owns_nothing_and_stops_nothing(
-    home: Path, run: Callable[..., subprocess.Popen[str]]
-) -> None:
+def test_forked_child_owns_nothing_and_stops_nothing(home: Path, run: Callable[..., subprocess.Popen[str]]) -> None:
     parent = run(FORKING, home)
     assert first_line(parent) == "1\n"
     assert ping(socket_path(home)) is Answer.READY
@@ -373,9 +367,7 @@ def test_asked_to_stop_the_owner_ends_everything_and_says_so(
     assert not (home / "run" / "stack.json").exists()
 
 
-def test_owner_that_does_not_end_in_time_is_reported(
-    home: Path, run: Callable[..., subprocess.Popen[str]]
-) -> None:
+def test_owner_that_does_not_end_in_time_is_reported(home: Path, run: Callable[..., subprocess.Popen[str]]) -> None:
     owner = run(OWNER, home)
     json.loads(first_line(owner))
     owner.send_signal(signal.SIGSTOP)
@@ -393,7 +385,7 @@ def test_stack_of_this_process_starts_once(make: Callable[..., Stack]) -> None:
 
 def test_output_and_environment_of_a_service(home: Path, make: Callable[..., Stack]) -> None:
     body = "import os,sys,time; print(os.environ['DLPIPE_TEST']); print('err', file=sys.stderr, flush=True)"
-    stack = make(Service("worker", [sys.executable, "-u", "-c", body + "; time.sleep(600)"]))
+    stack = make(Service("worker", [sys.executable, "-u", "-c", body + "; time.sleep(120)"]))
     assert stack.try_start()
     log = home / "log" / "worker.log"
     wait_until(lambda: log.read_text() == "äö\nerr\n", "both lines are in the log")
@@ -428,8 +420,8 @@ def test_children_of_a_killed_service_go_with_it(home: Path, make: Callable[...,
     mark = home / "child"
     body = (
         "import subprocess,sys,time\n"
-        "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])\n"
-        f"open({str(mark)!r},'w').write(f'{{child.pid}}.'); time.sleep(600)"
+        "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(120)'])\n"
+        f"open({str(mark)!r},'w').write(f'{{child.pid}}.'); time.sleep(120)"
     )
     stack = make(Service("worker", script(body)))
     assert stack.try_start()
@@ -490,7 +482,7 @@ def test_service_gets_its_time_to_end(home: Path, make: Callable[..., Stack]) ->
         "import signal,sys,time\n"
         f"def say(text): open({str(state)!r},'w').write(text)\n"
         "def end(*_): say('finished'); sys.exit()\n"
-        "signal.signal(signal.SIGTERM, end); say('up'); time.sleep(600)"
+        "signal.signal(signal.SIGTERM, end); say('up'); time.sleep(120)"
     )
     stack = make(Service("worker", script(body)))
     assert stack.try_start()
@@ -508,8 +500,8 @@ def test_service_that_does_not_end_is_killed_with_its_children_after_the_grace_t
     body = (
         "import signal,subprocess,sys,time\n"
         "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
-        "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])\n"
-        f"open({str(mark)!r},'w').write(f'{{child.pid}}.'); time.sleep(600)"
+        "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(120)'])\n"
+        f"open({str(mark)!r},'w').write(f'{{child.pid}}.'); time.sleep(120)"
     )
     stack = make(Service("worker", script(body)))
     assert stack.try_start()

@@ -26,7 +26,7 @@ from pathlib import Path
 from tests.postgres import Postgres
 server = Postgres(Path(sys.argv[1]))
 print(server.pid, server.dir, flush=True)
-time.sleep(600)
+time.sleep(120)
 """
 
 

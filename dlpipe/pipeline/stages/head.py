@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dlpipe.core.flow import OpType
 from dlpipe.core.keys import Scalar, artifact_uuid
 from dlpipe.core.layout import extension_for
 from dlpipe.core.model import ArtifactJob, ArtifactRecord

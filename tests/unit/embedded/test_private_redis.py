@@ -46,18 +46,14 @@ def test_path_too_long_or_in_need_of_quoting_moves_to_a_short_directory(short: P
     assert path != socket_path(short / (name + "2"))
 
 
-def test_short_directory_is_in_the_runtime_directory_of_the_login(
-    short: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_short_directory_is_in_the_runtime_directory_of_the_login(short: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(short))
     assert socket_path(short / ("x" * 101)).parent.parent == short
 
 
 @pytest.mark.usefixtures("no_login")
 @pytest.mark.parametrize("value", ["relative", "/nowhere/at/all", "/tmp/" + "x" * 90])
-def test_runtime_directory_of_no_use_is_passed_over(
-    short: Path, value: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_runtime_directory_of_no_use_is_passed_over(short: Path, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_RUNTIME_DIR", value)
     assert socket_path(short / ("x" * 101)).parent.parent == Path("/tmp")
 
@@ -80,18 +76,14 @@ def fake_server(directory: Path, name: str, body: str) -> None:
     (directory / name).chmod(0o755)
 
 
-def test_program_on_the_path_that_does_not_run_is_passed_over(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_program_on_the_path_that_does_not_run_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fake_server(tmp_path, "valkey-server", "exit 127")
     fake_server(tmp_path, "redis-server", "exit 0")
     monkeypatch.setenv("PATH", str(tmp_path))
     assert program.find_server() == str(tmp_path / "redis-server")
 
 
-def test_without_a_program_the_error_says_what_to_install(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_program_the_error_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(program, "find_spec", lambda name: None)
     with pytest.raises(Misconfigured) as caught:
@@ -198,9 +190,7 @@ def test_no_second_server_is_started_on_data_that_a_first_one_still_uses(
 def test_server_that_ends_at_once_is_reported_with_its_last_words(
     short: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fake_server(
-        tmp_path, "valkey-server", 'test "$1" = --version && exit 0; echo "no luck today" >&2; exit 3'
-    )
+    fake_server(tmp_path, "valkey-server", 'test "$1" = --version && exit 0; echo "no luck today" >&2; exit 3')
     monkeypatch.setenv("PATH", str(tmp_path))
     redis = PrivateRedis(short)
     with pytest.raises(Misconfigured, match=r"ended at once with status 3(.|\n)*no luck today") as caught:

@@ -18,9 +18,7 @@ from dlpipe.embedded.process import birth
 
 @pytest.fixture
 def bystander() -> Iterator[subprocess.Popen[bytes]]:
-    with subprocess.Popen(
-        [sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE
-    ) as it:
+    with subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE) as it:
         yield it
         assert it.poll() is None, "an innocent process was ended"
 
@@ -72,9 +70,7 @@ def test_pid_given_to_another_process_is_not_signalled(
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"pid": "x"}', '{"pid": 1, "birth": "", "services": 3}'])
-def test_unreadable_file_of_a_running_stack_falls_back_on_the_lock(
-    tmp_path: Path, lock: FileLock, text: str
-) -> None:
+def test_unreadable_file_of_a_running_stack_falls_back_on_the_lock(tmp_path: Path, lock: FileLock, text: str) -> None:
     (tmp_path / "run" / "stack.json").write_text(text)
     info = stack.running(tmp_path)
     assert info is not None

@@ -17,7 +17,7 @@ from dlpipe.embedded.spawn import in_lasting_thread
 from tests.servers import wait_until
 
 TETHER = [sys.executable, "-I", "-S", str(Path(tether.__file__))]
-LONG = [sys.executable, "-I", "-S", "-c", "import time; time.sleep(600)"]
+LONG = [sys.executable, "-I", "-S", "-c", "import time; time.sleep(120)"]
 OWNER = """
 import os, subprocess, sys
 at = sys.argv.index("--")
@@ -43,20 +43,20 @@ def owner() -> Iterator[Callable[..., subprocess.Popen[str]]]:
 
     def start(*words: str) -> subprocess.Popen[str]:
         command = [sys.executable, "-I", "-S", "-c", OWNER, *words]
-        started.append(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
+        started.append(subprocess.Popen(command, text=True))
         return started[-1]
 
     yield start
     for each in started:
         each.kill()
-        each.communicate()
+        each.wait()
 
 
 def test_command_dies_when_its_owner_is_killed(
     owner: Callable[..., subprocess.Popen[str]], options: list[str], tmp_path: Path
 ) -> None:
     mark = tmp_path / "pid"
-    body = f"import os,time; open({str(mark)!r},'w').write(str(os.getpid())+'.'); time.sleep(600)"
+    body = f"import os,time; open({str(mark)!r},'w').write(str(os.getpid())+'.'); time.sleep(120)"
     started = owner(*TETHER, *options, "--", *LONG[:-1], body)
     wait_until(lambda: mark.exists() and mark.read_text().endswith("."), "the command is up")
     command = int(mark.read_text().rstrip("."))
@@ -74,7 +74,7 @@ def test_the_signal_on_death_can_be_a_polite_one(
         "import signal,sys,time\n"
         f"def say(text): open({str(mark)!r},'w').write(text)\n"
         "def end(*_): say('polite'); sys.exit()\n"
-        "signal.signal(signal.SIGTERM, end); say('up'); time.sleep(600)"
+        "signal.signal(signal.SIGTERM, end); say('up'); time.sleep(120)"
     )
     term = str(int(signal.SIGTERM))
     started = owner(*TETHER, *options, "--signal", term, "--", *LONG[:-1], body)
@@ -103,7 +103,7 @@ def test_sigterm_reaches_the_command(options: list[str], tmp_path: Path) -> None
     body = (
         "import signal,sys,time\n"
         "signal.signal(signal.SIGTERM, lambda *_: sys.exit(5))\n"
-        f"open({str(mark)!r},'w').close(); time.sleep(600)"
+        f"open({str(mark)!r},'w').close(); time.sleep(120)"
     )
     command = [*TETHER, *options, str(os.getpid()), "--", *LONG[:-1], body]
     with in_lasting_thread(lambda: subprocess.Popen(command)) as started:

@@ -1,0 +1,89 @@
+"""What every suite may ask for: a PostgreSQL server, and a fresh migrated ledger on each engine."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+
+from dlpipe.db import SqlDatabase
+from dlpipe.db.migrate import migrate
+from tests import postgres as postgres_server
+from tests.postgres import Postgres
+
+ENGINES = ("sqlite", "postgresql")
+
+
+def absent(reason: str) -> NoReturn:
+    """Something that the test needs is not here: a reason to skip, but in CI a failure, as nobody reads skips there."""
+    if os.environ.get("CI", "").lower() in {"1", "true"}:
+        pytest.fail(reason)
+    pytest.skip(reason)
+
+
+@pytest.fixture(scope="session")
+def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Postgres]:
+    """One server for the session, or for each worker of xdist."""
+    if reason := postgres_server.missing():
+        absent(reason)
+    with Postgres(tmp_path_factory.mktemp("postgres")) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def postgres_template(postgres: Postgres) -> str:
+    """The name of a migrated database that nobody uses, to be copied."""
+    database = SqlDatabase(postgres.create_database())
+    migrate(database)
+    database.close()
+    assert database.url.database is not None
+    return database.url.database
+
+
+@pytest.fixture(scope="session")
+def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A migrated file that nobody uses, to be copied."""
+    file = tmp_path_factory.mktemp("sqlite") / "template.db"
+    database = SqlDatabase(f"sqlite:///{file}")
+    migrate(database)
+    database.close()
+    return file
+
+
+@pytest.fixture
+def sqlite_url(sqlite_template: Path, tmp_path: Path) -> str:
+    """A fresh migrated ledger in a file."""
+    return f"sqlite:///{shutil.copy(sqlite_template, tmp_path / 'ledger.db')}"
+
+
+@pytest.fixture
+def postgres_url(postgres: Postgres, postgres_template: str) -> str:
+    """A fresh migrated ledger on the server."""
+    return postgres.create_database(postgres_template)
+
+
+@pytest.fixture(params=ENGINES)
+def database_url(request: pytest.FixtureRequest) -> str:
+    """A fresh migrated ledger, once on each engine."""
+    url: str = request.getfixturevalue({"sqlite": "sqlite_url", "postgresql": "postgres_url"}[request.param])
+    return url
+
+
+@pytest.fixture
+def database(database_url: str) -> Iterator[SqlDatabase]:
+    opened = SqlDatabase(database_url)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture(params=ENGINES)
+def empty_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Where a ledger can be made, once on each engine: no tables yet."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'empty.db'}"
+    server: Postgres = request.getfixturevalue("postgres")
+    return server.create_database()

@@ -1,0 +1,146 @@
+"""A server in memory: honest and able to resume, until a test scripts an answer that is neither."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+
+from dlpipe.core import ranges
+from dlpipe.core.errors import Permanent, StageFailure
+from dlpipe.core.remote import Headers, RemoteFacts
+
+Piece = bytes | Exception | Callable[[], None]
+"""Of a body: bytes that arrive, an error that breaks it off, or something that happens meanwhile."""
+
+
+@dataclass(frozen=True)
+class Page:
+    body: bytes
+    etag: str | None = '"v1"'
+    last_modified: str | None = None
+    content_type: str | None = "application/octet-stream"
+    head: bool = True
+    """Whether HEAD is answered; None otherwise."""
+    chunk: int = 1 << 16
+
+
+@dataclass(frozen=True)
+class Asked:
+    method: str
+    url: str
+    start: int = 0
+    if_range: str | None = None
+
+
+@dataclass
+class FakeAnswer:
+    """The port `Answer`, as scripted."""
+
+    status: int
+    headers: Headers
+    body: Sequence[Piece]
+    final_url_sha256: str
+    framing: str = "length"
+
+    def chunks(self) -> Iterator[bytes]:
+        for piece in self.body:
+            if isinstance(piece, bytes):
+                yield piece
+            elif isinstance(piece, Exception):
+                raise piece
+            else:
+                piece()
+
+
+@dataclass(frozen=True)
+class Says:
+    """A scripted answer: what is not given is what the page would honestly say."""
+
+    status: int | None = None
+    headers: dict[str, str] | None = None
+    body: Sequence[Piece] | None = None
+    framing: str | None = None
+    without: tuple[str, ...] = ()
+
+
+@dataclass
+class FakeSource:
+    """The port `Source`."""
+
+    pages: dict[str, Page] = field(default_factory=dict)
+    asked: list[Asked] = field(default_factory=list)
+    _scripts: dict[str, list[Says | StageFailure]] = field(default_factory=dict)
+    _heads: dict[str, StageFailure] = field(default_factory=dict)
+
+    def put(self, url: str, body: bytes, **more: object) -> str:
+        self.pages[url] = replace(Page(body), **more)  # type: ignore[arg-type]
+        return url
+
+    def script(self, url: str, *answers: Says | StageFailure) -> None:
+        """The next GETs of that URL get these; those after them the honest answer again."""
+        self._scripts.setdefault(url, []).extend(answers)
+
+    def fail_head(self, url: str, failure: StageFailure) -> None:
+        self._heads[url] = failure
+
+    def gets(self, url: str) -> list[Asked]:
+        return [one for one in self.asked if one.method == "GET" and one.url == url]
+
+    def head(self, url: str) -> RemoteFacts | None:
+        self.asked.append(Asked("HEAD", url))
+        if url in self._heads:
+            raise self._heads[url]
+        page = self.pages.get(url)
+        if page is None:
+            raise Permanent("the server answered 404", code="http_404")
+        if not page.head:
+            return None
+        return ranges.facts(200, Headers(_headers(page, len(page.body)).items()), _digest(url))
+
+    @contextmanager
+    def get(self, url: str, *, start: int = 0, if_range: str | None = None) -> Iterator[FakeAnswer]:
+        self.asked.append(Asked("GET", url, start, if_range))
+        scripted = self._scripts.get(url)
+        says = scripted.pop(0) if scripted else Says()
+        if isinstance(says, StageFailure):
+            raise says
+        yield _answer(url, self.pages.get(url), says, start, if_range)
+
+
+def _answer(url: str, page: Page | None, says: Says, start: int, if_range: str | None) -> FakeAnswer:
+    if page is None:
+        return FakeAnswer(says.status or 404, Headers(()), says.body or (), _digest(url))
+    status, headers, body = 200, _headers(page, len(page.body)), page.body
+    if start > 0 and if_range in (page.etag, page.last_modified):
+        if start >= len(page.body):
+            status, body = 416, b""
+            headers = {"Content-Range": f"bytes */{len(page.body)}"}
+        else:
+            status, body = 206, page.body[start:]
+            headers = _headers(page, len(body))
+            headers["Content-Range"] = f"bytes {start}-{len(page.body) - 1}/{len(page.body)}"
+    headers.update(says.headers or {})
+    for name in says.without:
+        headers.pop(name, None)
+    pieces = says.body if says.body is not None else re.findall(rb"(?s).{1,%d}" % page.chunk, body)
+    framing = says.framing or ("length" if "Content-Length" in headers else "close")
+    return FakeAnswer(says.status or status, Headers(headers.items()), pieces, _digest(url), framing)
+
+
+def _headers(page: Page, length: int) -> dict[str, str]:
+    found = {
+        "Content-Length": str(length),
+        "ETag": page.etag,
+        "Last-Modified": page.last_modified,
+        "Content-Type": page.content_type,
+        "Date": "Wed, 18 Nov 2026 10:00:00 GMT",
+        "Accept-Ranges": "bytes",
+    }
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _digest(url: str) -> str:
+    return hashlib.sha256(url.encode()).hexdigest()
