@@ -85,14 +85,16 @@ class CeleryPublisher:
     def waiting(self) -> int | None:
         try:
             with self._app.pool.acquire(block=True, timeout=10) as connection:
-                _connected(connection)
-                return sum(_depth(connection.default_channel, queue) for queue in (Queue.NET, Queue.DISK))
+                channel = _connected(connection)
+                return sum(_depth(channel, queue) for queue in (Queue.NET, Queue.DISK))
         except (OperationalError, OSError):
             return None
 
 
-def _connected(connection: Any) -> None:
+def _connected(connection: Any) -> Any:
+    """The connection's channel, once the broker has answered."""
     connection.ensure_connection(max_retries=1, interval_start=0, interval_step=0, timeout=5)
+    return connection.default_channel
 
 
 def _depth(channel: Any, queue: Queue) -> int:

@@ -28,13 +28,15 @@ def deps() -> Deps:
 # ── planning ──────────────────────────────────────────────────────────────────────────────────────
 
 
-class PlanTask(Task):  # type: ignore[misc]
+class PlanTask(Task[Any, Any]):
     """`plan.delay(…)` writes the job into the ledger before it returns; only the hint goes through the broker.
 
     A process without access to the ledger sends the task by its name instead (docs/operations.md).
     """
 
-    def apply_async(self, args: Any = None, kwargs: Mapping[str, Any] | None = None, *_: Any, **__: Any) -> EagerResult:
+    def apply_async(
+        self, args: Any = None, kwargs: Mapping[str, Any] | None = None, *_: Any, **__: Any
+    ) -> EagerResult[Any]:
         answer = self.run(*(args or ()), **(kwargs or {}))
         return EagerResult(answer["job_id"], answer, "SUCCESS", name=self.name)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from urllib.parse import unquote
 
 from dlpipe.core.errors import InvalidInput
 
@@ -16,11 +17,14 @@ _CONTROL = re.compile(r"[\x00-\x20\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 _ESCAPE = re.compile(r"%([0-9A-Fa-f]{2})")
 _UNRESERVED = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
 _SECRET_PARAM = re.compile(
-    r"(^|[-_.])(sig|signature|token|secret|password|passwd|pwd|key|apikey|auth|credential|credentials|"
-    r"session|sessionid|policy|jwt|hmac|code)($|[-_.])",
+    r"(^|[^a-z0-9])(sig|signature|token|secret|password|passwd|pwd|key|apikey|auth|credential|credentials|"
+    r"session|sessionid|jsessionid|phpsessid|policy|jwt|hmac|code)($|[^a-z0-9])",
     re.IGNORECASE,
 )
-
+_HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+_SEPARATOR = re.compile(r"([&;?])")
+"""What parts parameters, also those of a URL within the URL."""
+_FRONT = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*:)?[/\\]*")
 _TOKEN = re.compile(r"[A-Za-z0-9+/=_.~%-]+\Z")
 
 
@@ -103,19 +107,27 @@ def _normal_escapes(text: str) -> str:
     return _ESCAPE.sub(one, text)
 
 
-def _looks_secret(name: str, value: str) -> bool:
-    return bool(_SECRET_PARAM.search(name)) or (len(value) >= 24 and _TOKEN.match(value) is not None)
-
-
 def redact(url: str) -> str:
     """A URL as it may be shown to others: no userinfo, no fragment, no parameter that looks like a secret."""
-    head, _, _ = url.partition("#")
-    base, mark, query = head.partition("?")
-    scheme, sep, rest = base.partition("://")
-    authority, slash, path = rest.partition("/")
-    base = f"{scheme}{sep}{authority.rpartition('@')[2]}{slash}{path}"
-    shown = [
-        f"{name}{eq}{'REDACTED' if value and _looks_secret(name, value) else value}"
-        for name, eq, value in (pair.partition("=") for pair in query.split("&"))
-    ]
-    return _CONTROL.sub(lambda m: f"\\x{ord(m[0]):02x}", base + mark + "&".join(shown))
+    base, mark, query = url.partition("#")[0].partition("?")
+    front = _FRONT.match(base)
+    begin = front.end() if front else 0
+    # Browsers take a backslash for a slash, and a scheme without slashes for one with them.
+    end = next((at for at, char in enumerate(base) if at >= begin and char in "/\\"), len(base))
+    host = base[begin:end].rpartition("@")[2]
+    path, *parameters = base[end:].split(";")
+    path = ";".join([path, *(_shown(each) for each in parameters)])
+    pieces = [_shown(each) for each in _SEPARATOR.split(query)]
+    return _CONTROL.sub(lambda m: f"\\x{ord(m[0]):02x}", base[:begin] + host + path + mark + "".join(pieces))
+
+
+def _shown(parameter: str) -> str:
+    name, eq, value = parameter.partition("=")
+    if not value.strip("="):
+        return "REDACTED" if _is_token(name) else parameter  # a token may stand for itself, without a name
+    words = _HUMP.sub("-", unquote(name))
+    return f"{name}{eq}REDACTED" if _SECRET_PARAM.search(words) or _is_token(value) else parameter
+
+
+def _is_token(text: str) -> bool:
+    return len(text) >= 24 and _TOKEN.match(text) is not None

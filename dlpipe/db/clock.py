@@ -65,12 +65,12 @@ _SQLITE_NOW = "CAST((julianday('now') - 2440587.5) * 86400000.0 AS INTEGER)"
 
 
 @compiles(now, "sqlite")
-def _now_sqlite(element: now, compiler: SQLCompiler, **kw: Any) -> str:
+def _now_sqlite(_element: now, _compiler: SQLCompiler, **_kw: Any) -> str:
     return _SQLITE_NOW
 
 
 @compiles(now, "postgresql")
-def _now_postgresql(element: now, compiler: SQLCompiler, **kw: Any) -> str:
+def _now_postgresql(_element: now, _compiler: SQLCompiler, **_kw: Any) -> str:
     return "clock_timestamp()"
 
 

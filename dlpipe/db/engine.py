@@ -7,7 +7,6 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy import event
@@ -144,8 +143,7 @@ class SqlDatabase:
         return None
 
 
-def _prepare_sqlite(connection: Any, record: object) -> None:
-    assert isinstance(connection, sqlite3.Connection)
+def _prepare_sqlite(connection: sqlite3.Connection, _record: object) -> None:
     connection.isolation_level = None  # we say BEGIN ourselves, so that a writer waits at its start
     for pragma in _PRAGMAS:
         connection.execute(pragma).close()

@@ -5,6 +5,8 @@ Rows that are at an end leave every partial index, so the hot questions cost wha
 
 from __future__ import annotations
 
+from typing import Any
+
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
 
@@ -28,7 +30,7 @@ def _uuid() -> sa.types.TypeEngine[str]:
     return sa.String(36).with_variant(postgresql.UUID(as_uuid=False), "postgresql")
 
 
-def _json() -> sa.types.TypeEngine[object]:
+def _json() -> sa.types.TypeEngine[Any]:
     return sa.JSON(none_as_null=True).with_variant(postgresql.JSONB(none_as_null=True), "postgresql")
 
 

@@ -55,7 +55,7 @@ def spec(deps: Deps, fields: Mapping[str, Any]) -> JobSpec:
     """Check one request; InvalidInput says what is wrong with it."""
     unknown = set(fields) - SPEC_FIELDS
     if unknown or "url" not in fields:
-        what = f"unknown field {sorted(unknown)[0]!r}" if unknown else "no url"
+        what = f"unknown field {min(unknown)!r}" if unknown else "no url"
         raise InvalidInput(
             f"the request has {what}",
             code="fields_invalid",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -49,6 +50,7 @@ class LocalBlobStore:
         if (digest, found) != (place.sha256, size) or os.fstat(fd).st_size != size:
             raise part_damaged("the staged bytes do not hash to what was streamed")
         with disk_errors(), folder(self._root, place.folders, create=True) as where:
+            os.fchmod(fd, 0o444)  # before the name: nobody may find it, or leave it, open to change
             os.fsync(fd)  # the bytes last before their name does
             crash_point("finalize.before_link")
             there_already = not _link_new(fd, part.path, place.name, where)
@@ -56,8 +58,6 @@ class LocalBlobStore:
                 self._set_aside(where, place)
                 there_already = not _link_new(fd, part.path, place.name, where)
             crash_point("finalize.after_link")
-            # Not before: a part that nobody may write could not be gone on with after a crash.
-            _seal(where, place.name)
             os.fsync(where)
             crash_point("finalize.after_fsync")
             part.remove()
@@ -88,7 +88,7 @@ class LocalBlobStore:
             if error.errno in (errno.ENOENT, errno.ENOTDIR):
                 return False
             raise as_failure(error) from error
-        return found.st_size == size
+        return stat.S_ISREG(found.st_mode) and found.st_size == size
 
     def is_right(self, pointer: str, sha256: str, size: int) -> bool:
         place = place_of(pointer)
@@ -180,15 +180,6 @@ class LocalBlobStore:
 def _hash(fd: int, size: int) -> tuple[str, int]:
     with disk_errors():
         return sha256_of(fd, size)
-
-
-def _seal(where: int, name: str) -> None:
-    """Make a published file read-only."""
-    fd = os.open(name, _OPEN, dir_fd=where)
-    try:
-        os.fchmod(fd, 0o444)
-    finally:
-        os.close(fd)
 
 
 def _link_new(fd: int, path: str, name: str, where: int) -> bool:

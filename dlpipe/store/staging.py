@@ -11,6 +11,7 @@ import fcntl
 import hashlib
 import json
 import os
+import stat
 import time
 import uuid
 from collections.abc import Iterator
@@ -102,6 +103,8 @@ class LocalPart:
         self._job_id = job_id
         self._fence = fence
         self._fd = -1
+        self._sealed = False
+        """Its file has, or was about to get, its final name: it is not written to any more."""
         self._side: _Sidecar | None = None
         self._offset = 0
         self._digest = hashlib.sha256()
@@ -112,7 +115,7 @@ class LocalPart:
 
     def lock(self) -> None:
         while True:
-            fd = self._open(create=True)
+            fd = self._open()
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -126,8 +129,14 @@ class LocalPart:
         side = self._read_side()
         if side is not None and side.job_id == self._job_id and side.fence > self._fence:
             raise LeaseLost("a later holder of this job works on the part")
-        if side is not None and side.inode == os.fstat(self._fd).st_ino:
-            self._side = side
+        found = os.fstat(self._fd)
+        self._sealed = found.st_nlink > 1 or not found.st_mode & stat.S_IWUSR
+        if side is None or side.inode != found.st_ino:
+            side = self._new_side(None, found.st_ino)
+        # On record from the first moment: who comes next must know whom it would overtake.
+        side.job_id, side.fence = self._job_id, self._fence
+        self._side = side
+        self._write_side()
 
     def _overtake_or_raise(self) -> None:
         """Somebody holds the part. An overtaken holder of this very job may be stopped for ever: leave it its file."""
@@ -143,9 +152,13 @@ class LocalPart:
             raise LeaseLost("a later holder of this job works on the part")
         self._unlink()
 
-    def _open(self, *, create: bool) -> int:
-        flags = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | (os.O_CREAT if create else 0)
-        return os.open(self._name, flags, 0o600, dir_fd=self._where)
+    def _open(self) -> int:
+        flags = os.O_NOFOLLOW | os.O_CLOEXEC
+        try:
+            return os.open(self._name, flags | os.O_RDWR | os.O_CREAT, 0o600, dir_fd=self._where)
+        except PermissionError:
+            # Sealed, by a publisher that died before it took this name away: to be read, and locked.
+            return os.open(self._name, flags | os.O_RDONLY, dir_fd=self._where)
 
     def _is_at_name(self, fd: int) -> bool:
         try:
@@ -160,8 +173,15 @@ class LocalPart:
 
     def close(self) -> None:
         if self._fd >= 0:
+            with suppress(OSError):
+                self._remove_if_nothing_came()
             os.close(self._fd)  # closing lets go of the lock
             self._fd = -1
+
+    def _remove_if_nothing_came(self) -> None:
+        empty = self._side is not None and not self._side.checkpoints and not os.fstat(self._fd).st_size
+        if empty and self._is_at_name(self._fd):
+            self._unlink()
 
     # ── what is held ──────────────────────────────────────────────────────────────────────────────
 
@@ -205,21 +225,21 @@ class LocalPart:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             os.rename(fresh, self._name, src_dir_fd=self._where, dst_dir_fd=self._where)
             os.close(self._fd)
-            self._fd = fd
+            self._fd, self._sealed = fd, False
             self._offset, self._digest, self._marks = 0, hashlib.sha256(), []
             self._side = self._new_side(remote, os.fstat(fd).st_ino)
             self._write_side()
 
-    def _new_side(self, remote: RemoteFacts, inode: int) -> _Sidecar:
+    def _new_side(self, remote: RemoteFacts | None, inode: int) -> _Sidecar:
         return _Sidecar(
             job_id=self._job_id,
             fence=self._fence,
             inode=inode,
-            final_url_sha256=remote.final_url_sha256,
-            etag=remote.etag,
-            last_modified=remote.last_modified,
-            date=remote.date,
-            total=remote.content_length,
+            final_url_sha256=remote.final_url_sha256 if remote else "",
+            etag=remote.etag if remote else None,
+            last_modified=remote.last_modified if remote else None,
+            date=remote.date if remote else None,
+            total=remote.content_length if remote else None,
             complete=False,
             checkpoints=[],
         )
@@ -238,10 +258,12 @@ class LocalPart:
                 right, right_digest = mark.offset, self._digest.copy()
                 kept.append(mark)
                 self._marks.append((mark, right_digest.copy()))
+            if self._sealed and not (side is not None and right == upto == side.total):
+                # Published bytes may be under this name too: they are taken whole, or not at all.
+                right, right_digest, kept, self._marks = 0, hashlib.sha256(), [], []
             self._offset, self._digest = right, right_digest
             if side is not None:
                 side.checkpoints, side.complete = kept, False
-                side.job_id, side.fence = self._job_id, self._fence
                 self._write_side()
             return right
 
@@ -270,6 +292,8 @@ class LocalPart:
     # ── writing ───────────────────────────────────────────────────────────────────────────────────
 
     def write(self, data: bytes | memoryview) -> None:
+        if self._sealed:
+            raise part_damaged("the part was published already, so nothing may be added to it")
         with disk_errors():
             view = memoryview(data)
             done = 0
@@ -296,7 +320,8 @@ class LocalPart:
         self.flush()
         with disk_errors():
             self._check_ours()
-            os.ftruncate(self._fd, self._offset)  # bytes past the end are leftovers of an attempt that went further
+            if os.fstat(self._fd).st_size != self._offset:
+                os.ftruncate(self._fd, self._offset)  # what is past the end is left of an attempt that got further
             began = time.monotonic()
             os.fsync(self._fd)
             took = round((time.monotonic() - began) * 1000)
@@ -332,7 +357,8 @@ class LocalPart:
 
     def _write_side(self) -> None:
         """Replace the sidecar at once. It is not fsynced: after a power cut its hashes are checked anyway."""
-        assert self._side is not None
+        if self._side is None:
+            return
         self._check_ours()
         temporary = f"{self._side_name}.{os.getpid()}.{self._fd}"
         fd = os.open(

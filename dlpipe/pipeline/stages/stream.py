@@ -75,6 +75,7 @@ class _Fetch:
         """Bring the file; when an earlier run brought all of it, its bytes were hashed again and nothing is asked."""
         try:
             if all_held:
+                self._check_size(self._part.offset)  # another job may have brought it, with another limit
                 self.resumed_from = self._part.offset
                 self.content_type = self._head.content_type
             else:
@@ -172,8 +173,7 @@ class _Fetch:
             room = len(chunk) if append.length is None else max(0, append.length - received)
             received += len(chunk)
             piece = memoryview(chunk)[:room]
-            if self._max_bytes is not None and self._part.offset + len(piece) > self._max_bytes:
-                raise too_large(self._max_bytes).failure()
+            self._check_size(self._part.offset + len(piece))
             self._part.write(piece)
             self.written += len(piece)
             crash_point("stream.chunk")
@@ -183,6 +183,10 @@ class _Fetch:
             if received > room and append.length is not None and received > append.length:
                 break
         return received
+
+    def _check_size(self, size: int) -> None:
+        if self._max_bytes is not None and size > self._max_bytes:
+            raise too_large(self._max_bytes).failure()
 
     def _restart(self, reason: str) -> bool:
         self._restarts += 1

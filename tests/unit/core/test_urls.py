@@ -176,7 +176,7 @@ HIDDEN = [
     pytest.param(f"https://h/a?token=a={SECRET}", id="with an equals sign in the value"),
     pytest.param(f"https://h/a?a=1;token={SECRET}", id="after a semicolon"),
     pytest.param(f"https://h/a?next=https://i/?token={SECRET}", id="in a URL within the URL"),
-    pytest.param(f"https://h/a?next={quote(f'https://i/?token={SECRET}', safe='')}", id="the same, escaped"),
+    pytest.param(f"https://h/a?next={quote(f'https://i/?token={SECRET}', safe='')}", id="in an escaped URL within the URL"),
     pytest.param(f"https://h/a?token[]={SECRET}", id="as a list"),
     pytest.param(f"https://h/a?id={LONG}{SECRET}", id="by its look: long, and a token's characters"),
     pytest.param(f"https://h/a?{LONG}{SECRET}", id="the same without a name"),

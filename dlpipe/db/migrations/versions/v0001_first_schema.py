@@ -137,7 +137,8 @@ def upgrade() -> None:
         sa.Column("max_bytes", sa.BigInteger(), nullable=True),
         sa.Column("mirrors", _JSON, nullable=True),
         sa.CheckConstraint(
-            "state IN ('PLANNED','LEASED','HEAD_DONE','RESUME_OK','STREAMING','FINALIZED','INDEXED','DEDUPED','FAILED','SKIPPED_DUPLICATE','CANCELED')",
+            "state IN ('PLANNED','LEASED','HEAD_DONE','RESUME_OK','STREAMING','FINALIZED','INDEXED',"
+            "'DEDUPED','FAILED','SKIPPED_DUPLICATE','CANCELED')",
             name=op.f("ck_artifact_jobs_state"),
         ),
         sa.CheckConstraint("(lease_owner IS NULL) = (lease_until IS NULL)", name=op.f("ck_artifact_jobs_lease_pair")),
