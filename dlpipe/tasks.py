@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from celery import Task, signals
 from celery.result import EagerResult
@@ -20,6 +20,11 @@ from dlpipe.pipeline.planner import PlanSummary
 
 __all__ = ["deps", "plan", "plan_many"]
 
+if TYPE_CHECKING:
+    _Task = Task[Any, Any]
+else:
+    _Task = Task  # generic for the type checker only
+
 
 def deps() -> Deps:
     return wiring.deps(lambda: CeleryPublisher(app))
@@ -28,7 +33,7 @@ def deps() -> Deps:
 # ── planning ──────────────────────────────────────────────────────────────────────────────────────
 
 
-class PlanTask(Task[Any, Any]):
+class PlanTask(_Task):
     """`plan.delay(…)` writes the job into the ledger before it returns; only the hint goes through the broker.
 
     A process without access to the ledger sends the task by its name instead (docs/operations.md).
