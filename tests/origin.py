@@ -77,9 +77,7 @@ class Origin:
             with self._lock:
                 self.connections += 1
                 self._open.add(connection)
-                thread = threading.Thread(
-                    target=self._serve, args=(connection, self.connections), daemon=True
-                )
+                thread = threading.Thread(target=self._serve, args=(connection, self.connections), daemon=True)
                 self._threads.append(thread)
             thread.start()
 

@@ -100,7 +100,10 @@ class Stack:
         """Start again what ended. The owner calls it a few times a second; Redis looks after itself.
 
         Raises Misconfigured, with the end of the log, when a service cannot stay up; then call `stop`.
+        Nothing happens while another stack runs: its processes are its owner's.
         """
+        if not self._lock.held or os.getpid() != self._process:
+            return
         before = self.pids
         for each in self._services:
             ended = each.reap()

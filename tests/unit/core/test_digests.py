@@ -15,6 +15,7 @@ SHA256 = hashlib.sha256(BODY).digest()
 SHA512 = hashlib.sha512(BODY).digest()
 B256 = base64.b64encode(SHA256).decode()
 B512 = base64.b64encode(SHA512).decode()
+LOOSE = B256[:-2] + chr(ord(B256[-2]) + 1) + "="
 
 
 def _repr(*values: str) -> tuple[Digest, ...]:
@@ -26,7 +27,7 @@ def _repr(*values: str) -> tuple[Digest, ...]:
     [
         pytest.param([f"sha-256=:{B256}:"], {"sha-256": SHA256}, id="one"),
         pytest.param([f"sha-256=:{B256}:, sha-512=:{B512}:"], {"sha-256": SHA256, "sha-512": SHA512}, id="two"),
-        pytest.param([f"sha-256=:{B256}:", f"sha-512=:{B512}:"], {"sha-256": SHA256, "sha-512": SHA512}, id="two lines"),
+        pytest.param([f"sha-512=:{B512}:", f"sha-256=:{B256}:"], {"sha-256": SHA256, "sha-512": SHA512}, id="lines"),
         pytest.param([f"md5=:AAAA:, sha-256=:{B256}:"], {"sha-256": SHA256}, id="unknown algorithms are passed over"),
         pytest.param([f"sha-256=:AAAA:, sha-256=:{B256}:"], {"sha-256": SHA256}, id="of two the last counts"),
         pytest.param(["sha-256=:AAAA:"], {}, id="too short to be one"),
@@ -34,6 +35,7 @@ def _repr(*values: str) -> tuple[Digest, ...]:
         pytest.param([f"sha-256={B256}"], {}, id="the old Digest syntax is not this one"),
         pytest.param([f"SHA-256=:{B256}:"], {}, id="keys are lower case"),
         pytest.param([f"sha-256=:{B256[:-1]}:"], {}, id="padding is missing"),
+        pytest.param([f"sha-256=:{LOOSE}:"], {}, id="bits in the padding: a second spelling"),
         pytest.param([f"sha-256=:{B256[:10]} {B256[10:]}:"], {}, id="a blank inside"),
         pytest.param([f"sha-256=:{B256}"], {}, id="no closing colon"),
         pytest.param([f"sha-256=:{B256}:,"], {}, id="a comma at the end"),

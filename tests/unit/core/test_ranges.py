@@ -1,5 +1,7 @@
 """HTTP.md, row by row: the head of an answer and the end of its body (STREAM-1, STREAM-3)."""
 
+# ruff: noqa: E501 - a row of a table is a line
+
 from __future__ import annotations
 
 import pytest
@@ -37,9 +39,7 @@ def _judged(status: int, lines: tuple[str, ...], want: Want, framing: str | None
     headers = _headers(*lines)
     if framing is None:
         framing = (
-            "chunked"
-            if headers.all("transfer-encoding")
-            else ("length" if headers.all("content-length") else "close")
+            "chunked" if headers.all("transfer-encoding") else ("length" if headers.all("content-length") else "close")
         )
     found = judge(status, headers, framing, want)
     match found:
@@ -69,7 +69,7 @@ HEADS: list[tuple[str, int, tuple[str, ...], Want, str]] = [
     ("row 9: negative", 200, ("Content-Length: -5",), ALL, "permanent protocol_error"),
     ("row 9: signed", 200, ("Content-Length: +5",), ALL, "permanent protocol_error"),
     ("row 9: underscore", 200, ("Content-Length: 1_000",), ALL, "permanent protocol_error"),
-    ("row 9: another script's digit", 200, ("Content-Length: ٣",), ALL, "permanent protocol_error"),
+    ("row 9: another script's digit", 200, ("Content-Length: \u0663",), ALL, "permanent protocol_error"),
     ("row 9: hexadecimal", 200, ("Content-Length: 0x5",), ALL, "permanent protocol_error"),
     ("row 9: empty", 200, ("Content-Length:",), ALL, "permanent protocol_error"),
     ("row 9: absurd", 200, ("Content-Length: " + "9" * 5000,), ALL, "permanent protocol_error"),
@@ -115,7 +115,7 @@ HEADS: list[tuple[str, int, tuple[str, ...], Want, str]] = [
     ("row 24: missing", 206, (LENGTH, ETAG), REST, "restart range_malformed"),
     ("row 24: twice", 206, (ETAG, R40, R40), REST, "restart range_malformed"),
     ("row 24: signed", 206, (ETAG, "Content-Range: bytes +40-99/100"), REST, "restart range_malformed"),
-    ("row 24: other digits", 206, (ETAG, "Content-Range: bytes ٤٠-99/100"), REST, "restart range_malformed"),
+    ("row 24: other digits", 206, (ETAG, "Content-Range: bytes \u0664\u0660-99/100"), REST, "restart range_malformed"),
     ("row 24: a tail", 206, (ETAG, R40 + " x"), REST, "restart range_malformed"),
     ("row 24: unsatisfied in a 206", 206, (ETAG, "Content-Range: bytes */100"), REST, "restart range_malformed"),
     ("row 25: several ranges", 206, (ETAG, MULTIPART), REST, "permanent multipart"),
@@ -178,9 +178,7 @@ _lines = st.lists(
 
 
 @given(_lines, st.sampled_from([200, 206, 304, 404, 412, 416, 500]))
-def test_bytes_are_only_joined_under_the_validator_that_they_were_begun_with(
-    lines: list[str], status: int
-) -> None:
+def test_bytes_are_only_joined_under_the_validator_that_they_were_begun_with(lines: list[str], status: int) -> None:
     want = Want(start=4, if_range='"a"', etag='"a"', total=10)
     headers = _headers(*lines)
     found = judge(status, headers, "length" if headers.all("content-length") else "close", want)
@@ -217,9 +215,7 @@ ENDS: list[tuple[str, Append, int, str, dict[str, object], Verdict]] = [
 @pytest.mark.parametrize(
     ("append", "received", "framing", "more", "expected"), [c[1:] for c in ENDS], ids=[c[0] for c in ENDS]
 )
-def test_verdict(
-    append: Append, received: int, framing: str, more: dict[str, object], expected: Verdict
-) -> None:
+def test_verdict(append: Append, received: int, framing: str, more: dict[str, object], expected: Verdict) -> None:
     assert verdict(append, received, framing, **more) == expected  # type: ignore[arg-type]
 
 
@@ -243,7 +239,7 @@ def test_a_refusal_becomes_the_failure_of_its_kind_with_a_hint() -> None:
     assert (busy.code, busy.after_s) == ("http_5xx", 7.0)
 
 
-@pytest.mark.parametrize("text", ["", "+5", "-5", "1_000", "٣", " 5", "5 ", "0x5", "1e3", "5.0", "9" * 31])
+@pytest.mark.parametrize("text", ["", "+5", "-5", "1_000", "\u0663", " 5", "5 ", "0x5", "1e3", "5.0", "9" * 31])
 def test_number_refuses_what_int_would_take(text: str) -> None:
     assert answers.number(text) is None
 
@@ -256,9 +252,7 @@ def test_number_takes_any_real_size() -> None:
 
 
 def test_facts_of_a_200_and_of_a_206_name_the_whole_file() -> None:
-    whole = facts(
-        200, _headers("Content-Length: 100", ETAG, "Accept-Ranges: bytes", "Content-Type: x/y"), "u"
-    )
+    whole = facts(200, _headers("Content-Length: 100", ETAG, "Accept-Ranges: bytes", "Content-Type: x/y"), "u")
     part = facts(206, _headers(LENGTH, ETAG, R40), "u")
     assert (whole.content_length, whole.etag, whole.accept_ranges, whole.content_type) == (
         100,

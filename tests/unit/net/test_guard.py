@@ -70,9 +70,9 @@ FORBIDDEN = [
     "240.0.0.1", "255.255.255.255", "[ff02::1]", "[2001:db8::1]", "[100::1]", "[3fff::1]", "[4000::1]",
     "[::ffff:8.8.8.8]",
 ]  # fmt: skip
-ALLOWED = ["8.8.8.8", "134744072", "1.1.1.1", "172.15.0.1", "172.32.0.1", "100.63.255.255", "100.128.0.1",
-           "[2606:4700::1111]", "[2a00:1450:4001::1]", "[64:ff9b::808:808]", "example.com", "localhost.example",
-           "notlocalhost", "127.0.0.1.example"]  # fmt: skip
+ALLOWED = ["8.8.8.8", "134744072", "1.1.1.1", "172.15.0.1", "172.32.0.1", "100.63.255.255",
+           "100.128.0.1", "[2606:4700::1111]", "[2a00:1450:4001::1]", "[64:ff9b::808:808]", "example.com",
+           "localhost.example", "notlocalhost", "127.0.0.1.example"]  # fmt: skip
 
 
 @pytest.mark.parametrize("host", FORBIDDEN)
@@ -106,9 +106,7 @@ def test_port_that_is_not_on_the_list(port: int) -> None:
     assert forbidden("example.com", port, POLICY) is not None
     assert forbidden("example.com", port, PRIVATE) is None
     with pytest.raises(Permanent):
-        GuardedBackend(POLICY, resolve=Names(example=[["8.8.8.8"]]), connect=Wire()).connect_tcp(
-            "example.com", port
-        )
+        GuardedBackend(POLICY, resolve=Names(example=[["8.8.8.8"]]), connect=Wire()).connect_tcp("example.com", port)
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "10.0.0.1", "[::1]", "169.254.169.254"])
@@ -167,9 +165,7 @@ def test_last_error_stands_when_no_address_answers() -> None:
         (UnicodeError("label too long"), "dns_failed"),
     ],
 )
-def test_a_name_that_cannot_be_looked_up_is_no_reason_to_give_up_for_good(
-    error: Exception, code: str
-) -> None:
+def test_a_name_that_cannot_be_looked_up_is_no_reason_to_give_up_for_good(error: Exception, code: str) -> None:
     def failing(host: str, port: int) -> list[str]:
         raise error
 
@@ -200,8 +196,8 @@ def test_resolve_gives_each_address_once() -> None:
     ("network", "public"),
     [("9.255.255.255", True), ("11.0.0.0", True), ("126.255.255.255", True), ("128.0.0.0", True),
      ("169.253.255.255", True), ("169.255.0.0", True), ("223.255.255.255", True), ("198.17.255.255", True),
-     ("198.20.0.0", True), ("1fff::1", False), ("2000::1", True), ("2001:200::1", True), ("2001:1ff::1", False),
-     ("3ffd::1", True), ("2003::1", True)],
+     ("198.20.0.0", True), ("1fff::1", False), ("2000::1", True), ("2001:200::1", True),
+     ("2001:1ff::1", False), ("3ffd::1", True), ("2003::1", True)],
 )  # fmt: skip
 def test_the_edges_of_the_forbidden_networks(network: str, public: bool) -> None:
     assert is_public(ipaddress.ip_address(network)) is public

@@ -26,7 +26,8 @@ def _refused(*locations: str, hops: int = 0, policy: NetPolicy = POLICY) -> Perm
 @pytest.mark.parametrize(
     "locations",
     [(), ("",), ("/a", "/b"), ("/a", "/a"), ("http://[",), ("ftp://b.example/",), ("file:///etc/passwd",),
-     ("https://user:s3cret@b.example/",), ("https:///",), ("data:text/plain,x",), ("https://b.example/" + "x" * 9000,),
+     ("https://user:s3cret@b.example/",), ("https:///",), ("data:text/plain,x",),
+     ("https://b.example/" + "x" * 9000,),
      ("http://a.example/dir/file",)],
 )  # fmt: skip
 def test_refused(locations: tuple[str, ...]) -> None:

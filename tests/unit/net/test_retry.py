@@ -33,9 +33,7 @@ class Server:
         outcome = self.outcomes.pop(0) if len(self.outcomes) > 1 else self.outcomes[0]
         if isinstance(outcome, Exception):
             raise outcome
-        status, headers = (
-            (outcome, {}) if isinstance(outcome, int) else (outcome[0], {"Retry-After": outcome[1]})
-        )
+        status, headers = (outcome, {}) if isinstance(outcome, int) else (outcome[0], {"Retry-After": outcome[1]})
         response = httpx.Response(status, headers=headers)
         response.close = self._close  # type: ignore[method-assign]
         return response

@@ -1,4 +1,4 @@
-"""The watcher of a connection: bounds on an answer's head, and what it must not let pass (rows 8, 9, 17, 48)."""
+"""The watcher of a connection: bounds on heads, and what it must not let pass (rows 5, 8, 9, 17, 48)."""
 
 from __future__ import annotations
 
