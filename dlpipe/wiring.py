@@ -153,21 +153,28 @@ def database() -> SqlDatabase:
     """The ledger, checked; the embedded one is made when it is not there yet, and that is said."""
     chosen = settings()
     made = SqlDatabase(chosen.database_uri)
-    file = made.sqlite_file
-    if chosen.private_database and file is not None and not file.exists():
-        from dlpipe.db.migrate import migrate
-
-        lock = FileLock(chosen.home_dir / "run" / "migrate.lock")
-        while not lock.try_acquire():  # another process is making it
-            time.sleep(0.02)
-        try:
-            if made.schema_version() is None:
-                _, version = migrate(made)
-                log.warning("made a new ledger at %s (schema %s)", file, version)
-        finally:
-            lock.release()
+    if chosen.private_database and made.sqlite_file is not None:
+        _make_if_absent(made, made.sqlite_file)
     made.check_schema()
     return made
+
+
+def _make_if_absent(ledger: SqlDatabase, file: Path) -> None:
+    file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    file.touch(mode=0o600)  # request URLs in it can hold secrets
+    if ledger.schema_version() is not None:
+        return
+    lock = FileLock(file.parent / "run" / "migrate.lock")
+    while not lock.try_acquire():  # another process is making it
+        time.sleep(0.02)
+    try:
+        from dlpipe.db.migrate import migrate
+
+        if ledger.schema_version() is None:
+            _, version = migrate(ledger)
+            log.warning("made a new ledger at %s (schema %s)", file, version)
+    finally:
+        lock.release()
 
 
 @cache
@@ -232,7 +239,8 @@ def prepare() -> None:
 
 def give_up_leases() -> None:
     """This process is told to end: what it is in the middle of stops at its next chunk and is handed back."""
-    _leases().give_up()
+    # In a thread of its own, as this is called from a signal handler, which must not wait for a lock.
+    threading.Thread(target=lambda: _leases().give_up(), name="dlpipe-give-up", daemon=True).start()
 
 
 def _arm_crash_points() -> None:

@@ -45,6 +45,8 @@ def inputs(command: Callable[..., Any]) -> Callable[..., Any]:
 
 def requests(urls: tuple[str, ...], files: tuple[str, ...], format_: str, **common: Any) -> Iterator[dict[str, Any]]:
     """All requests in order; options hold for those that do not say otherwise themselves."""
+    if "-" in urls:
+        urls, files = tuple(url for url in urls if url != "-"), (*files, "-")
     if not urls and not files:
         raise click.UsageError("Give at least one URL, or -i FILE. See --help for examples.")
     if len(urls) > 1 and common.get("sha256"):

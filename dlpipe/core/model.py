@@ -100,7 +100,7 @@ def job_spec(
         raise InvalidInput(
             "the priority is out of range", code="priority_invalid", hint="Use a number from -100 to 100."
         )
-    if isinstance(mirrors, str) or len(mirrors) > MAX_MIRRORS:
+    if not isinstance(mirrors, list | tuple) or len(mirrors) > MAX_MIRRORS:
         raise InvalidInput(
             f"mirrors must be a list of at most {MAX_MIRRORS} URLs",
             code="mirrors_invalid",
@@ -157,19 +157,20 @@ def _whole(field: str, value: object) -> int:
     return value
 
 
-def _moment(value: datetime | str | None) -> datetime | None:
-    if isinstance(value, str):
-        try:
-            value = datetime.fromisoformat(value)
-        except ValueError:
-            raise InvalidInput(
-                "not_before is not a time",
-                code="not_before_invalid",
-                hint="Use ISO 8601, for example 2026-12-31T06:00:00Z.",
-            ) from None
+def _moment(value: object) -> datetime | None:
     if value is None:
         return None
-    return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+    try:
+        at = datetime.fromisoformat(value) if isinstance(value, str) else value
+        if isinstance(at, datetime):
+            return at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)
+    except (ValueError, OverflowError):  # no time, or one that leaves the calendar on its way to UTC
+        pass
+    raise InvalidInput(
+        "not_before is not a time",
+        code="not_before_invalid",
+        hint="Use ISO 8601, for example 2026-12-31T06:00:00Z.",
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import UTC
 from email.utils import parsedate_to_datetime
 
 _DIGITS = frozenset("0123456789")
@@ -37,6 +38,8 @@ def retry_after_s(value: str | None, now_epoch_s: float) -> float | None:
         return float(text[:12])
     try:
         at = parsedate_to_datetime(text)
-    except (TypeError, ValueError, IndexError):
+    except (TypeError, ValueError, IndexError, OverflowError):
         return None
+    if at.tzinfo is None:
+        at = at.replace(tzinfo=UTC)  # the obsolete forms name no zone, and mean this one
     return max(0.0, at.timestamp() - now_epoch_s)

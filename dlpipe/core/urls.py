@@ -14,7 +14,8 @@ from dlpipe.core.errors import InvalidInput
 
 MAX_URL_LENGTH = 8_192
 _CONTROL = re.compile(r"[\x00-\x20\x7f-\x9f\u2028\u2029\ud800-\udfff]")
-_ESCAPE = re.compile(r"%([0-9A-Fa-f]{2})")
+_ESCAPE = re.compile(r"(?<!%)(?<!%[0-9A-Fa-f])%([0-9A-Fa-f]{2})")
+"""An escape that does not follow a stray percent sign: decoded, it would make a new escape with that."""
 _UNRESERVED = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
 _SECRET_PARAM = re.compile(
     r"(^|[^a-z0-9])(sig|signature|token|secret|password|passwd|pwd|key|apikey|auth|credential|credentials|"
@@ -123,10 +124,11 @@ def redact(url: str) -> str:
 
 def _shown(parameter: str) -> str:
     name, eq, value = parameter.partition("=")
-    if not value.strip("="):
-        return "REDACTED" if _is_token(name) else parameter  # a token may stand for itself, without a name
     words = _HUMP.sub("-", unquote(name))
-    return f"{name}{eq}REDACTED" if _SECRET_PARAM.search(words) or _is_token(value) else parameter
+    if value and (_SECRET_PARAM.search(words) or _is_token(value)):
+        return f"{name}{eq}REDACTED"
+    # A token may stand for itself, without a name, and end with its padding.
+    return "REDACTED" if _is_token(name) and not value.strip("=") else parameter
 
 
 def _is_token(text: str) -> bool:

@@ -13,6 +13,7 @@ from dlpipe.core.states import Moment, State, Status
 from dlpipe.core.urls import redact
 from dlpipe.db.clock import now
 from dlpipe.db.planning import results_of
+from dlpipe.db.rows import is_uuid
 from dlpipe.db.schema import artifact_jobs, jobs
 
 _J, _T = jobs.c, artifact_jobs.c
@@ -28,14 +29,14 @@ def _owned_job(scope: Scope, job_id: str) -> sa.ColumnElement[bool]:
 
 
 def get(connection: sa.Connection, scope: Scope, job_id: str) -> JobView | None:
-    if not _is_uuid(job_id):
+    if not is_uuid(job_id):
         return None
     found = _views(connection, _views_query(scope).where(_J.job_id == job_id))
     return found[0] if found else None
 
 
 def get_many(connection: sa.Connection, scope: Scope, job_ids: Sequence[str]) -> list[JobView]:
-    ids = [job_id for job_id in job_ids if _is_uuid(job_id)]
+    ids = [job_id for job_id in job_ids if is_uuid(job_id)]
     return _views(connection, _views_query(scope).where(_J.job_id.in_(ids))) if ids else []
 
 
@@ -45,7 +46,9 @@ def list_(
     query = _views_query(scope).order_by(_J.created_at.desc(), _J.job_id.desc()).limit(limit)
     if status is not None:
         query = query.where(_J.status == status.value)
-    if after is not None and _is_uuid(after):
+    if after is not None:
+        if not is_uuid(after):
+            return []
         last = sa.select(_J.created_at, _J.job_id).where(_J.job_id == after, _owned(scope)).subquery()
         query = query.where(
             sa.tuple_(_J.created_at, _J.job_id) < sa.select(last.c.created_at, last.c.job_id).scalar_subquery()
@@ -62,7 +65,7 @@ def counts(connection: sa.Connection, scope: Scope | None) -> Mapping[Status, in
 
 
 def cancel(connection: sa.Connection, scope: Scope, job_id: str) -> Status | None:
-    if not _is_uuid(job_id):
+    if not is_uuid(job_id):
         return None
     allowed = sorted(state.value for state in states.sources(State.CANCELED, Moment.CANCEL))
     changed = connection.execute(
@@ -87,7 +90,7 @@ def cancel(connection: sa.Connection, scope: Scope, job_id: str) -> Status | Non
 
 
 def retry(connection: sa.Connection, scope: Scope, job_id: str) -> Status | None:
-    if not _is_uuid(job_id):
+    if not is_uuid(job_id):
         return None
     changed = connection.execute(
         sa.update(artifact_jobs)
@@ -164,11 +167,3 @@ def _progress(state: State) -> int:
         return 0
     done = len(flow.STAGES) - len(flow.remaining(state))
     return flow.STAGES[done - 1].progress if done else 0
-
-
-def _is_uuid(text: str) -> bool:
-    """PostgreSQL would raise on anything else; an id that cannot be is simply not there."""
-    parts = text.split("-")
-    return [len(part) for part in parts] == [8, 4, 4, 4, 12] and all(
-        c in "0123456789abcdef" for part in parts for c in part
-    )

@@ -20,7 +20,7 @@ from dlpipe.core.recovery import FailureWrite
 from dlpipe.core.states import Moment, State, Status
 from dlpipe.db import job_views, planning
 from dlpipe.db.clock import after, now
-from dlpipe.db.rows import JOB_COLUMNS, job_from
+from dlpipe.db.rows import JOB_COLUMNS, is_uuid, job_from
 from dlpipe.db.schema import artifact_jobs, jobs
 
 _T = artifact_jobs.c
@@ -40,6 +40,8 @@ class SqlJobs:
     # ── a stage's claim and what comes of it ──────────────────────────────────────────────────────
 
     def claim(self, stage: StageRow, job_id: str, run: int, token: str, ttl_s: float) -> Claim:
+        if not is_uuid(job_id):
+            return Refused("unknown_job")
         within = sa.and_(_T.run == run, _T.due_at.is_(None), _in(states.claimable(stage.name)))
         # A due time says that the run before is over; only then may the next one start.
         begins = sa.and_(_T.run == run - 1, _T.due_at.is_not(None), _in(flow.startable(stage.name)))
@@ -94,7 +96,7 @@ class SqlJobs:
         ended = states.is_terminal(target, retry_due=False)
         changed = self._guarded(job, allowed).values(state=target.value, **_FREE, published_at=None if ended else now())
         if self._connection.execute(changed).rowcount == 0:
-            self._raise_why(job, target)
+            self._raise_why(job, target, allowed)
         if ended:
             self._connection.execute(
                 sa.update(jobs)
@@ -122,7 +124,7 @@ class SqlJobs:
             attempts=_T.attempts + (1 if write.uses_attempt else 0),
         )
         if self._connection.execute(changed).rowcount == 0:
-            self._raise_why(job, State.FAILED)
+            self._raise_why(job, State.FAILED, allowed)
         status = None if stays else states.status_of(State.FAILED, retry_due=waits)
         self._note_error(job.job_id, status, write, ended=not waits)
 
@@ -271,6 +273,8 @@ class SqlJobs:
         return job_views.retry(self._connection, scope, job_id)
 
     def get_current_state(self, job_id: str) -> State | None:
+        if not is_uuid(job_id):
+            return None
         found = self._connection.scalar(sa.select(_T.state).where(_T.job_id == job_id))
         return State(found) if found else None
 
@@ -289,15 +293,22 @@ class SqlJobs:
     # ── shared pieces ─────────────────────────────────────────────────────────────────────────────
 
     def _guarded(self, job: ArtifactJob, allowed: frozenset[State]) -> sa.Update:
-        """An update that only the holder of the fence can make, from an allowed state."""
+        """An update that only the holder of the fence can make, from an allowed state, as long as it holds."""
         return sa.update(artifact_jobs).where(
-            _T.job_id == job.job_id, _T.fence == job.fence, _T.due_at.is_(None), _in(allowed)
+            _T.job_id == job.job_id,
+            _T.fence == job.fence,
+            # Whoever has advanced, failed or handed back has let go: under the same fence nothing more counts.
+            _T.lease_owner.is_not(None),
+            _T.due_at.is_(None),
+            _in(allowed),
         )
 
-    def _raise_why(self, job: ArtifactJob, wanted: State) -> None:
+    def _raise_why(self, job: ArtifactJob, wanted: State, allowed: frozenset[State]) -> None:
         row = self._connection.execute(sa.select(_T.state, _T.fence).where(_T.job_id == job.job_id)).first()
         if row is None or row.fence != job.fence:
             raise LeaseLost(f"the fence of job {job.job_id} has moved on: another worker's work counts")
+        if row.state in allowed:
+            raise LeaseLost(f"the claim on job {job.job_id} is over: it was given back")
         raise IllegalTransition(job.job_id, wanted, states.origins(wanted), row.state)
 
     def _set_status(self, job_id: str, status: Status, only_from: Status) -> None:

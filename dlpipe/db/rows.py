@@ -33,3 +33,11 @@ def job_from(row: Any, scope: Scope, *, lease_live: bool = False) -> ArtifactJob
         due_at=row.due_at,
         published_at=row.published_at,
     )
+
+
+def is_uuid(text: str) -> bool:
+    """PostgreSQL would raise on anything else; an id that cannot be is simply not there."""
+    parts = text.split("-")
+    return [len(part) for part in parts] == [8, 4, 4, 4, 12] and all(
+        c in "0123456789abcdef" for part in parts for c in part
+    )

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from dlpipe.core.errors import Misconfigured
 
-_PROBES_S = (0.0, 0.01, 0.03)
+_PROBES_S = (0.0, 0.01, 0.02, 0.04)
 _open_locks: weakref.WeakSet[FileLock] = weakref.WeakSet()
 
 
@@ -31,13 +31,16 @@ class FileLock:
     def held(self) -> bool:
         return self._fd >= 0
 
-    def try_acquire(self) -> bool:
-        """Take the lock unless somebody has it. Taking it twice is the same as once."""
+    def try_acquire(self, *, at_once: bool = False) -> bool:
+        """Take the lock unless somebody has it. Taking it twice is the same as once.
+
+        `is_held_elsewhere` of another process holds it for microseconds: it is asked for again before the answer
+        is no, but not `at_once`, for those who come back anyway.
+        """
         if self.held:
             return True
         fd = self._open()
-        # `is_held_elsewhere` of another process holds it for microseconds: ask again before saying no.
-        for pause_s in _PROBES_S:
+        for pause_s in _PROBES_S[:1] if at_once else _PROBES_S:
             time.sleep(pause_s)
             if _flock(fd):
                 break

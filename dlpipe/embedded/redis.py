@@ -144,7 +144,7 @@ class PrivateRedis:
         while not self._stopping.wait(min(GUARD_S * 2.0**failures, GUARD_BACKOFF_S)):
             try:
                 with self._mutex:
-                    if self._lock.try_acquire() and not self._running():
+                    if self._lock.try_acquire(at_once=True) and not self._running():
                         self._serve()
                 failures = 0
             except (Misconfigured, OSError) as error:
@@ -154,7 +154,7 @@ class PrivateRedis:
     def _join(self, *, may_own: bool) -> None:
         began = time.monotonic()
         while True:
-            if may_own and self._lock.try_acquire():
+            if may_own and self._lock.try_acquire(at_once=True):
                 self._serve()
                 return
             answer = ping(self.socket)

@@ -13,7 +13,7 @@ from dlpipe.core.crash import crash_point
 from dlpipe.core.errors import LeaseBusy, LeaseLost, LeaseUnavailable, LedgerUnavailable, Retryable, StageFailure
 from dlpipe.core.ports import Lease, Past, Refused
 from dlpipe.core.recovery import after_failure
-from dlpipe.core.states import State
+from dlpipe.core.states import Moment, State
 from dlpipe.pipeline.deps import Deps
 from dlpipe.pipeline.stages import STAGES, Stage
 from dlpipe.pipeline.stages.stage import OutOfOrder, Work
@@ -94,7 +94,8 @@ def _claim(deps: Deps, stage: Stage, stage_name: str, job_id: str, run_no: int, 
             unit.rollback()
             return Dropped("out_of_order")
         op = unit.ledger.start(keys.op_key(row.op, job_id, **extras), row.op, job)
-        if op.prior is not None and op.prior_run == run_no:
+        settled = job.state in states.sources(job.state, Moment.FINISH, stage_name)
+        if op.prior is not None and op.prior_run == run_no and settled:
             unit.rollback()  # recorded in this very run: the state has nothing to catch up on
             return Done(job.state, replayed=True)
     lease.bind(job.fence)

@@ -161,9 +161,7 @@ with RedisLeases(client).hold("j") as lease:
 
 
 def test_a_forked_child_that_leaves_the_block_frees_nothing(client: redis.Redis, valkey: Valkey) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", FORK, valkey.url], capture_output=True, text=True, timeout=60
-    )
+    done = subprocess.run([sys.executable, "-c", FORK, valkey.url], capture_output=True, text=True, timeout=60)
     assert done.stdout == "True\n", done.stderr
 
 
@@ -232,6 +230,18 @@ def test_an_acquisition_that_timed_out_keeps_nobody_out(make: Make, valkey: Valk
         client.connection_pool.disconnect()
 
 
+def test_who_gives_up_stops_at_the_next_check_and_frees_the_job_at_the_end(make: Make, client: redis.Redis) -> None:
+    a = make()
+    with a.hold("j") as lease:
+        client.pexpire(key("j"), 5_000)
+        a.give_up()
+        with pytest.raises(LeaseLost, match="ending"):
+            lease.check()
+        a.heartbeat.beat()
+        assert 0 < client.pttl(key("j")) <= 5_000  # still locked, as the work has not stopped yet
+    assert a.live(["j"]) == set()
+
+
 # ── renewing ──
 
 
@@ -295,9 +305,7 @@ def test_after_flushall_the_next_renewal_finds_every_lease_lost(make: Make, clie
             pass
 
 
-def test_a_lease_past_its_time_here_is_not_renewed_there(
-    make: Make, client: redis.Redis, clock: Clock
-) -> None:
+def test_a_lease_past_its_time_here_is_not_renewed_there(make: Make, client: redis.Redis, clock: Clock) -> None:
     a = make()
     with a.hold("j"):
         client.pexpire(key("j"), 5_000)
@@ -348,9 +356,7 @@ def own() -> Iterator[Valkey]:
         yield server
 
 
-def test_a_lease_survives_a_server_killed_and_restarted_within_the_ttl(
-    make: Make, own: Valkey, clock: Clock
-) -> None:
+def test_a_lease_survives_a_server_killed_and_restarted_within_the_ttl(make: Make, own: Valkey, clock: Clock) -> None:
     with own.client() as client:
         a = make(redis=client)
         with a.hold("j") as lease:
@@ -385,9 +391,7 @@ def test_a_silent_server_costs_the_lease_only_after_its_time(make: Make, own: Va
                 lease.check()
 
 
-def test_without_a_server_nothing_is_given_and_release_is_silent(
-    make: Make, own: Valkey, clock: Clock
-) -> None:
+def test_without_a_server_nothing_is_given_and_release_is_silent(make: Make, own: Valkey, clock: Clock) -> None:
     with own.client() as client:
         a = make(redis=client)
         with a.hold("j"):
@@ -403,9 +407,7 @@ def test_without_a_server_nothing_is_given_and_release_is_silent(
 # ── dead owners ──
 
 
-def test_only_a_dead_owner_s_own_lease_is_released_in_its_name(
-    make: Make, client: redis.Redis, clock: Clock
-) -> None:
+def test_only_a_dead_owner_s_own_lease_is_released_in_its_name(make: Make, client: redis.Redis, clock: Clock) -> None:
     judge = RedisLeases(client, "judge", TTL_S, 40.0, None, clock, is_dead=lambda token: "dead" in token)
     with make("dead").hold("j") as theirs, make("alive").hold("k") as other:
         assert judge.owner_is_dead(theirs.token)

@@ -121,9 +121,7 @@ def test_a_lease_over_here_is_not_renewed_even_when_nobody_looked(world: World) 
 # ── Redis ──
 
 
-def test_a_key_that_is_gone_or_foreign_costs_the_lease_at_once(
-    world: World, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_key_that_is_gone_or_foreign_costs_the_lease_at_once(world: World, caplog: pytest.LogCaptureFixture) -> None:
     kept, gone = world.lease("kept", 1), world.lease("gone", 2)
     world.redis["token-gone"] = False
     assert world.heartbeat.beat()
@@ -338,7 +336,7 @@ def test_the_clock_also_counts_sleep_where_the_platform_can() -> None:
 
 
 FORK = """
-import os, sys
+import os, signal
 from dlpipe.lease.heartbeat import Heartbeat, HeldLease, boot_clock
 import threading
 beats = []
@@ -346,6 +344,7 @@ heartbeat = Heartbeat(lambda held: beats.append(list(held)) or [True] * len(held
 heartbeat.add(HeldLease("parent", "p", 1000.0, boot_clock(), boot_clock))
 heartbeat._lock.acquire()  # as if the other thread were at work at the moment of the fork
 if os.fork() == 0:
+    signal.alarm(40)  # it may wait for a lock that nobody will ever release
     beats.clear()
     seen = threading.Event()
     heartbeat.add(HeldLease("child", "c", 1000.0, boot_clock(), boot_clock))
