@@ -13,6 +13,7 @@ import pytest
 from dlpipe.db import SqlDatabase
 from dlpipe.db.migrate import migrate
 from tests import postgres as postgres_server
+from tests.ledgers import Bench
 from tests.postgres import Postgres
 
 ENGINES = ("sqlite", "postgresql")
@@ -87,3 +88,8 @@ def empty_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
         return f"sqlite:///{tmp_path / 'empty.db'}"
     server: Postgres = request.getfixturevalue("postgres")
     return server.create_database()
+
+
+@pytest.fixture
+def bench(database: SqlDatabase) -> Bench:
+    return Bench(database)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import count
 from typing import Any
@@ -124,7 +124,7 @@ class Bench:
                 self.carry(job_id, state)
         return job_id
 
-    def row(self, job_id: str) -> Mapping[str, Any]:
+    def row(self, job_id: str) -> sa.RowMapping:
         with looking(self.database) as connection:
             query = sa.select(artifact_jobs, jobs.c.status).join(jobs, jobs.c.job_id == artifact_jobs.c.job_id)
             return connection.execute(query.where(artifact_jobs.c.job_id == job_id)).mappings().one()
@@ -140,7 +140,7 @@ class Bench:
         assert found is not None
         return found
 
-    def whole(self, table: str, job_id: str) -> Mapping[str, Any]:
+    def whole(self, table: str, job_id: str) -> sa.RowMapping:
         found = metadata.tables[table]
         with looking(self.database) as connection:
             return connection.execute(sa.select(found).where(found.c.job_id == job_id)).mappings().one()

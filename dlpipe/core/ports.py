@@ -51,6 +51,7 @@ class StartedOp:
 
     op_key: str
     op_type: OpType
+    run: int
     fence: int
     seen: bool
     prior: Result | None = None
@@ -111,7 +112,7 @@ class Jobs(Protocol):
         """End the run without success: wait for the next one, or for good. LeaseLost as above."""
 
     def hand_back(self, job: ArtifactJob) -> bool:
-        """Free a claim whose work was given up, due again at once; False when the fence has moved on."""
+        """Free a claim whose work was given up, due again at once; False when it is no longer ours."""
 
     def renew(self, claims: Sequence[tuple[str, int]], ttl_s: float) -> set[str]:
         """Extend the mirrored leases of (job id, fence); answer the job ids that are no longer ours."""
@@ -162,7 +163,7 @@ class Ledger(Protocol):
     def results(self, job_id: str, run: int) -> Results: ...
 
     def start(self, op_key: str, op_type: OpType, job: ArtifactJob) -> StartedOp:
-        """Record that the effect is about to be performed by the holder of `job.fence`."""
+        """Record that the effect is about to be performed by the holder of `job.fence`. LeaseLost if overtaken."""
 
     def finish(self, op: StartedOp, result: Result, code: str) -> None:
         """Store the result once; on an op that is finished already the first result stays. LeaseLost if overtaken."""

@@ -15,6 +15,7 @@ from dlpipe.core.model import ArtifactJob, OpView, Scope
 from dlpipe.core.ports import StartedOp
 from dlpipe.core.results import Recorded, Result, Results
 from dlpipe.db.clock import now
+from dlpipe.db.rows import is_uuid
 from dlpipe.db.schema import artifact_jobs, artifact_ops, jobs
 
 _O = artifact_ops.c
@@ -41,7 +42,7 @@ class SqlLedger:
         ).first()
         make = postgresql.insert if self._connection.dialect.name == "postgresql" else sqlite.insert
         finished = _O.state == "finished"
-        self._connection.execute(
+        started = self._connection.execute(
             make(artifact_ops)
             .values(
                 op_key=op_key,
@@ -54,8 +55,10 @@ class SqlLedger:
             )
             .on_conflict_do_update(
                 index_elements=[_O.op_key],
+                where=_O.fence <= job.fence,
                 set_={
-                    "run": job.run,
+                    # A finished op is of the run that recorded it, until this one records it again.
+                    "run": sa.case((finished, _O.run), else_=job.run),
                     "fence": job.fence,
                     "state": sa.case((finished, _O.state), else_="started"),
                     "started_at": sa.case((finished, _O.started_at), else_=now()),
@@ -63,12 +66,14 @@ class SqlLedger:
                 },
             )
         )
+        if started.rowcount == 0:
+            raise LeaseLost("the op was taken over by a later fence")
         if before is None:
-            return StartedOp(op_key, op_type, job.fence, seen=False)
+            return StartedOp(op_key, op_type, job.run, job.fence, seen=False)
         if before.state != "finished":
-            return StartedOp(op_key, op_type, job.fence, seen=True)
+            return StartedOp(op_key, op_type, job.run, job.fence, seen=True)
         prior = codec.decode(op_type, before.result_json)
-        return StartedOp(op_key, op_type, job.fence, seen=True, prior=prior, prior_run=before.run)
+        return StartedOp(op_key, op_type, job.run, job.fence, seen=True, prior=prior, prior_run=before.run)
 
     def finish(self, op: StartedOp, result: Result, code: str) -> None:
         changed = self._connection.execute(
@@ -77,6 +82,7 @@ class SqlLedger:
             .values(
                 # An op that is finished already keeps its first result; the guard is the fence alike.
                 state="finished",
+                run=op.run,
                 finished_at=sa.func.coalesce(_O.finished_at, now()),
                 result_code=sa.case((_O.state == "finished", _O.result_code), else_=code),
                 result_json=sa.func.coalesce(_O.result_json, codec.encode(op.op_type, result)),
@@ -112,6 +118,8 @@ class SqlLedger:
         return codec.decode(OpType(row.op_type), row.result_json) if row else None
 
     def ops(self, scope: Scope, job_id: str) -> list[OpView]:
+        if not is_uuid(job_id):
+            return []
         rows = self._connection.execute(
             sa.select(artifact_ops)
             .join(jobs, jobs.c.job_id == _O.job_id)

@@ -19,6 +19,8 @@ def migrate(database: SqlDatabase) -> tuple[str | None, str]:
     from alembic.config import Config
 
     logging.getLogger("alembic").setLevel(logging.WARNING)
+    if file := database.sqlite_file:
+        file.parent.mkdir(parents=True, exist_ok=True)
     before = database.schema_version()
     if before is not None and before > schema.SCHEMA_VERSION:
         database.check_schema()  # raises: a newer schema is not touched
@@ -26,8 +28,6 @@ def migrate(database: SqlDatabase) -> tuple[str | None, str]:
         return before, before
     config = Config()
     config.set_main_option("script_location", str(Path(__file__).parent / "migrations"))
-    if file := database.sqlite_file:
-        file.parent.mkdir(parents=True, exist_ok=True)
     with database.engine.begin() as connection:
         if connection.dialect.name == "postgresql":
             connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_LOCK})")

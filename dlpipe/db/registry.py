@@ -13,6 +13,7 @@ from dlpipe.core.model import ArtifactRecord, Scope
 from dlpipe.core.ports import FirstCopy, KnownBlob
 from dlpipe.db.clock import after, now
 from dlpipe.db.planning import insert_ignoring
+from dlpipe.db.rows import is_uuid
 from dlpipe.db.schema import artifacts, hash_index, job_artifacts, manifest, url_index
 
 _H, _U, _A = hash_index.c, url_index.c, artifacts.c
@@ -74,7 +75,7 @@ class SqlRegistry:
             )
         )
         position = self._connection.scalar(
-            sa.select(sa.func.count()).where(
+            sa.select(sa.func.coalesce(sa.func.max(job_artifacts.c.position) + 1, 0)).where(
                 job_artifacts.c.job_id == record.created_by_job_id, job_artifacts.c.role == "result"
             )
         )
@@ -115,6 +116,8 @@ class SqlRegistry:
             )
 
     def artifacts_of(self, scope: Scope, job_id: str) -> list[ArtifactRecord]:
+        if not is_uuid(job_id):
+            return []
         rows = self._connection.execute(
             sa.select(artifacts)
             .join(job_artifacts, job_artifacts.c.artifact_uuid == _A.artifact_uuid)
@@ -144,6 +147,8 @@ class SqlRegistry:
         ]
 
     def measures_of(self, scope: Scope, job_id: str) -> Mapping[str, Any] | None:
+        if not is_uuid(job_id):
+            return None
         row = self._connection.execute(
             sa.select(manifest)
             .join(artifacts, _A.artifact_uuid == manifest.c.artifact_uuid)

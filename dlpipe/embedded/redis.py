@@ -6,6 +6,7 @@ may vanish (the ledger is the truth), so a damaged append-only file is set aside
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import hashlib
 import logging
@@ -137,7 +138,13 @@ class PrivateRedis:
             self._guardian = None
         with self._mutex:
             self._end_child()
+            if self._lock.held and self._in_short_place():
+                with contextlib.suppress(OSError):
+                    self.socket.parent.rmdir()
             self._lock.release()
+
+    def _in_short_place(self) -> bool:
+        return self.socket.parent != self._home / "run"
 
     def _watch(self) -> None:
         failures = 0
@@ -196,7 +203,7 @@ class PrivateRedis:
     def _launch(self) -> None:
         program = find_server()
         private_dir(self._data)
-        if self.socket.parent != self._home / "run":
+        if self._in_short_place():
             own_dir_in_shared_place(self.socket.parent)
         data_lock = self._lock_data()
         try:

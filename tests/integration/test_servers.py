@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import stat
 import subprocess
 import sys
@@ -25,7 +26,7 @@ import sys, time
 from pathlib import Path
 from tests.postgres import Postgres
 server = Postgres(Path(sys.argv[1]))
-print(server.pid, server.dir, flush=True)
+print(server.pid, server.dir, *server._made, flush=True)
 time.sleep(120)
 """
 
@@ -90,11 +91,12 @@ def test_what_was_committed_survives(server: Postgres, polite: bool) -> None:
 
 def test_killed_test_process_takes_the_server_with_it(tmp_path: Path) -> None:
     require()
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    path = os.pathsep.join([str(Path(__file__).parents[2]), *filter(None, sys.path)])
+    environment = {**os.environ, "PYTHONPATH": path}
     command = [sys.executable, "-c", OWNER, str(tmp_path / "pg")]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as owner:
         assert owner.stdout is not None
-        pid, _, place = owner.stdout.readline().strip().partition(" ")
+        pid, place, *made = owner.stdout.readline().split()
         family = [int(pid), *module._children(int(pid))]
         assert len(family) > 3
         owner.kill()
@@ -103,8 +105,8 @@ def test_killed_test_process_takes_the_server_with_it(tmp_path: Path) -> None:
     with Postgres(Path(place)) as again:
         assert again.dir == Path(place)
         assert again.pid is not None
-    if Path(place) != tmp_path / "pg":
-        subprocess.run(["rm", "-r", place], check=True)
+    for each in made:
+        shutil.rmtree(each)
 
 
 def test_stop_leaves_nothing(tmp_path: Path) -> None:

@@ -16,22 +16,46 @@ JOB = "9a3f5f4e-0f9b-5c3c-8f0e-3b7f4f3b2a10"
 PARTS = ("default", "default", "w", "a", "https://example.com/a")
 
 JOB_KEYS = [
-    pytest.param(PARTS, "bb0acb1ad0e31784cd11462e1984ec94e7276df396d1944436daf712283a9cf7", "1349d86e-13ad-5d98-b258-8a9b5f0bb196", id="plain"),
     pytest.param(
-        ("t", "p", "Gödel: Über formal unentscheidbare Sätze", "文件-1", "https://xn--mnchen-3ya.example/%C3%BC?a=1&a=2"),
+        PARTS,
+        "bb0acb1ad0e31784cd11462e1984ec94e7276df396d1944436daf712283a9cf7",
+        "1349d86e-13ad-5d98-b258-8a9b5f0bb196",
+        id="plain",
+    ),
+    pytest.param(
+        (
+            "t",
+            "p",
+            "Gödel: Über formal unentscheidbare Sätze",
+            "文件-1",
+            "https://xn--mnchen-3ya.example/%C3%BC?a=1&a=2",
+        ),
         "e7a73ebe50378a1b19fff7272e30926db69d2497382513a329d5d2a567d74f9f",
         "99cc210d-f092-5b55-98e9-ab3ae6bf338e",
         id="beyond ASCII",
     ),
-    pytest.param(("t", "p", 'quote " and \\', "𝄞", "http://h/"), "93292c99351a92735f9ce2ff5894d7963849292fd31f1a9f79c2107b6ff61a1c", "60691246-9d42-5027-bd8a-4aa545e72ce5", id="escapes and planes"),
+    pytest.param(
+        ("t", "p", 'quote " and \\', "𝄞", "http://h/"),
+        "93292c99351a92735f9ce2ff5894d7963849292fd31f1a9f79c2107b6ff61a1c",
+        "60691246-9d42-5027-bd8a-4aa545e72ce5",
+        id="escapes and planes",
+    ),
 ]
 
 OP_KEYS: list[tuple[str, dict[str, keys.Scalar], str]] = [
-    ("HEAD", {"run": 1, "url": "https://example.com/a"}, "c8761ddb49d6fb2827ad7b47fee77d4f3436920550e68808378f595715612a27"),
+    (
+        "HEAD",
+        {"run": 1, "url": "https://example.com/a"},
+        "c8761ddb49d6fb2827ad7b47fee77d4f3436920550e68808378f595715612a27",
+    ),
     ("RESUME", {"run": 1}, "afbd2f5869b080c9672875d71303dd30ae4f17e8cb949374d35b8969134bcf8e"),
     ("STREAM", {"run": 2, "range_start": 4096}, "a22bedd4e8e30bef53c654c73829aea48bdfcc878b9a41e73461b2cd072cfe5f"),
     ("FINALIZE", {"sha256": "0" * 64}, "669ad3b087bcc65feaad21ddb659875ef52ede62eaa28720c0814e22bedecf21"),
-    ("INDEX", {"sha256": "0" * 64, "pointer": "local:t/p/00/ü"}, "a05c6c509171605284111d90875cfc1d1958e70055940ce213423a9c7e6f49e7"),
+    (
+        "INDEX",
+        {"sha256": "0" * 64, "pointer": "local:t/p/00/ü"},
+        "a05c6c509171605284111d90875cfc1d1958e70055940ce213423a9c7e6f49e7",
+    ),
     ("DEDUPE", {"sha256": None, "pointer": True}, "7a6c1f0bac2c45af9c2f1c4ef39b2d2b5f733238f08c32ea80cfdd983d3d788a"),
 ]
 

@@ -72,7 +72,8 @@ def test_a_result_is_read_as_it_was_written(op: OpType) -> None:
 @given(st.data())
 def test_whatever_fits_a_type_is_read_as_it_was_written(data: st.DataObject) -> None:
     op = data.draw(st.sampled_from(OpType))
-    result: Result = data.draw(st.builds(TYPES[op], **{name: drawn(hint) for name, hint in hints(op)}))
+    kind: type[Any] = TYPES[op]
+    result: Result = data.draw(st.builds(kind, **{name: drawn(hint) for name, hint in hints(op)}))
     assert decode(op, encode(op, result)) == result
 
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from urllib.parse import quote
-
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dlpipe.core.errors import InvalidInput
-from dlpipe.core.urls import MAX_URL_LENGTH, PlannedUrl, plan_url, redact
+from dlpipe.core.urls import MAX_URL_LENGTH, ParsedUrl, PlannedUrl, plan_url, redact
 from dlpipe.net.urls import parse
 
 
@@ -32,7 +30,10 @@ SAME = [
     pytest.param("https://example.com/a//b/", "https://example.com/a//b/", id="empty segments mean something"),
     pytest.param("https://example.com/%7Euser/%61", "https://example.com/~user/a", id="escapes of plain characters"),
     pytest.param("https://example.com/%2f%3f%23", "https://example.com/%2F%3F%23", id="other escapes stay, upper case"),
-    pytest.param("https://example.com/a%25zz%", "https://example.com/a%25zz%", id="a percent sign that escapes nothing"),
+    pytest.param(
+        "https://example.com/a%25zz%", "https://example.com/a%25zz%", id="a percent sign that escapes nothing"
+    ),
+    pytest.param("https://example.com/%7%65?%%34%31", "https://example.com/%7%65?%%341", id="none is put together"),
     pytest.param("https://example.com/ü?ü", "https://example.com/%C3%BC?%C3%BC", id="UTF-8 is escaped"),
     pytest.param("https://example.com/a#b?c", "https://example.com/a", id="the fragment never leaves the browser"),
     pytest.param("https://example.com/?b=2&a=1&b=1&a=", "https://example.com/?b=2&a=1&b=1&a=", id="query as it came"),
@@ -97,10 +98,10 @@ def test_what_may_not_be_planned_is_refused_with_its_reason(raw: str, code: str)
 
 
 def test_a_host_of_no_name_is_refused_whatever_the_parser() -> None:
-    from dlpipe.core.urls import ParsedUrl
-
     with pytest.raises(InvalidInput) as refusal:
-        plan_url("https://x/", lambda _: ParsedUrl("https", has_userinfo=False, host="", port=None, path="/", query=None))
+        plan_url(
+            "https://x/", lambda _: ParsedUrl("https", has_userinfo=False, host="", port=None, path="/", query=None)
+        )
     assert refusal.value.code == "url_no_host"
 
 
@@ -110,14 +111,11 @@ def test_the_longest_url_is_planned() -> None:
     assert planned(raw).canonical == raw
 
 
-def test_no_refusal_repeats_the_url() -> None:
-    for raw in ("https://user:hunter2@example.com/", "https://example.com/\nhunter2", "https://hunter2"):
-        try:
-            planned(raw + "?token=hunter2" * 1000)
-        except InvalidInput as refusal:
-            assert "hunter2" not in f"{refusal} {refusal.hint}"
-        else:
-            pytest.fail("it was planned")
+@pytest.mark.parametrize("raw", ["https://user:hunter2@example.com/", "https://example.com/\nhunter2", "x:hunter2"])
+def test_no_refusal_repeats_the_url(raw: str) -> None:
+    with pytest.raises(InvalidInput) as refusal:
+        planned(raw)
+    assert "hunter2" not in f"{refusal.value} {refusal.value.hint}"
 
 
 def test_the_request_keeps_the_callers_spelling_without_the_fragment() -> None:
@@ -144,8 +142,9 @@ addresses = st.builds(
 
 
 @given(addresses)
-@example("https://example.com/a%2%37")
-@example("https://example.com/%2%35e%2%35e/")
+@example("https://example.com/%7%65")
+@example("https://example.com/a/%2%65%2%65/")
+@example("https://example.com/?%%34%31")
 def test_the_canonical_spelling_of_a_canonical_spelling_is_itself(raw: str) -> None:
     once = planned(raw)
     again = planned(once.canonical)
@@ -176,7 +175,7 @@ HIDDEN = [
     pytest.param(f"https://h/a?token=a={SECRET}", id="with an equals sign in the value"),
     pytest.param(f"https://h/a?a=1;token={SECRET}", id="after a semicolon"),
     pytest.param(f"https://h/a?next=https://i/?token={SECRET}", id="in a URL within the URL"),
-    pytest.param(f"https://h/a?next={quote(f'https://i/?token={SECRET}', safe='')}", id="in an escaped URL within the URL"),
+    pytest.param(f"https://h/a?next=https%3A%2F%2Fi%2F%3Ftoken%3D{SECRET}", id="in an escaped URL within the URL"),
     pytest.param(f"https://h/a?token[]={SECRET}", id="as a list"),
     pytest.param(f"https://h/a?id={LONG}{SECRET}", id="by its look: long, and a token's characters"),
     pytest.param(f"https://h/a?{LONG}{SECRET}", id="the same without a name"),
