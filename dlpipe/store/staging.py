@@ -306,6 +306,10 @@ class LocalPart:
                 self.flush()
 
     def flush(self) -> None:
+        if self._offset:  # of nothing there is nothing to vouch for
+            self._checkpoint()
+
+    def _checkpoint(self) -> None:
         side = self._side
         if side is None or (side.checkpoints and side.checkpoints[-1].offset >= self._offset):
             return
@@ -317,7 +321,7 @@ class LocalPart:
             self._write_side()
 
     def finish(self) -> tuple[str, int, int]:
-        self.flush()
+        self._checkpoint()
         with disk_errors():
             self._check_ours()
             if os.fstat(self._fd).st_size != self._offset:
