@@ -72,7 +72,7 @@ class _Sidecar:
                 return None
             body["checkpoints"] = [Checkpoint(int(at), str(digest)) for at, digest in body["checkpoints"]]
             return _Sidecar(**body)
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, AttributeError):
             return None
 
 
