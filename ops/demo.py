@@ -11,6 +11,7 @@ import csv
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import sqlite3
@@ -276,19 +277,20 @@ class Demo:
         ids = [
             app.send_task(f"dlpipe.{stage}", args=(job["job_id"], job["run"])).id for job in jobs for stage in STAGES
         ]
+        wanted = set(ids)
         logs = [self.home / "log" / f"worker{n}.log" for n in (1, 2)]
 
         def answered() -> Counter[str] | None:
+            over = self.fetch is None or self.fetch.poll() is not None
             text = "".join(log.read_text(errors="replace") for log in logs)
-            lines = [
-                line for line in text.splitlines() if " succeeded in " in line and line.split("[")[2][:36] in wanted
-            ]
-            return Counter(line.rsplit("'", 2)[1].split(":")[0] for line in lines) if len(lines) == len(ids) else None
+            # Task dlpipe.head[<id>] succeeded in 0.01s: 'replayed: DEDUPED'
+            found = re.findall(r"Task dlpipe\.\w+\[([0-9a-f-]{36})\] succeeded in \S+ '(\w+)", text)
+            outcomes = Counter(outcome for task_id, outcome in found if task_id in wanted)
+            return outcomes if over or outcomes.total() == len(ids) else None
 
-        wanted = set(ids)
-        outcomes = wait_for(answered, "the doubled messages were answered", self.fetch)
+        outcomes = wait_for(answered, "the doubled messages were answered")
         told = ", ".join(f"{n} {outcome}" for outcome, n in sorted(outcomes.items()))
-        self.tell(f"all {len(ids)} stage messages sent again, by hand: {told}")
+        self.tell(f"all {len(ids)} stage messages sent again, by hand; the workers' answers: {told}")
         self.doubled = len(ids)
         return before
 
@@ -372,7 +374,7 @@ def finish(demo: Demo, command: str, good: bool, keep: bool) -> None:
             demo.fetch.wait()
     if good and not keep:
         shutil.rmtree(demo.base, ignore_errors=True)
-        print(f"\nAll of it holds. {demo.base} is removed; ARGS=--keep leaves it there to look at.")
+        print(f"\nAll of it holds. {demo.base} is removed; `make demo ARGS=--keep` leaves it there.")
     else:
         print(
             f"\n{'All of it holds. ' if good else 'This did not go as it should. '}Everything is still in {demo.base}:"
@@ -409,6 +411,8 @@ def main() -> int:
     except DemoFailed as error:
         print(f"\nfailed: {error}")
     except KeyboardInterrupt:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_IGN)  # what runs is ended first, and that takes a few seconds
         print("\ninterrupted")
         return 130
     finally:
