@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import NoReturn
 
 import pytest
+from sqlalchemy import make_url
 
 from dlpipe.db import SqlDatabase
 from dlpipe.db.migrate import migrate
+from dlpipe.db.schema import SCHEMA_VERSION, metadata
 from tests import postgres as postgres_server
 from tests.ledgers import Bench
 from tests.postgres import Postgres
@@ -64,10 +66,26 @@ def sqlite_url(sqlite_template: Path, tmp_path: Path) -> str:
     return f"sqlite:///{shutil.copy(sqlite_template, tmp_path / 'ledger.db')}"
 
 
-@pytest.fixture
-def postgres_url(postgres: Postgres, postgres_template: str) -> str:
-    """A fresh migrated ledger on the server."""
+@pytest.fixture(scope="session")
+def postgres_ledger(postgres: Postgres, postgres_template: str) -> str:
+    """The ledger that one test after the other is given: a copy for each would be gigabytes."""
     return postgres.create_database(postgres_template)
+
+
+@pytest.fixture
+def postgres_url(postgres: Postgres, postgres_ledger: str) -> str:
+    """A migrated ledger on the server, as empty as a fresh one, and used by nobody."""
+    name = make_url(postgres_ledger).database
+    assert name is not None
+    with postgres.connect(name) as admin:
+        admin.execute(
+            "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity "
+            "WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        )
+        for table in reversed(metadata.sorted_tables):
+            admin.execute(f'DELETE FROM "{table.name}"'.encode())
+        admin.execute("UPDATE alembic_version SET version_num = %s", [SCHEMA_VERSION])
+    return postgres_ledger
 
 
 @pytest.fixture(params=ENGINES)

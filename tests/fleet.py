@@ -179,9 +179,7 @@ class Fleet:
                 " WHERE op_type = :op GROUP BY state",
                 op=op,
             )
-            assert [(row.state, row.n, row.jobs) for row in counts] == [
-                ("finished", len(bodies), len(bodies))
-            ]
+            assert [(row.state, row.n, row.jobs) for row in counts] == [("finished", len(bodies), len(bodies))]
         assert self.sql("SELECT count(*) AS n FROM manifest")[0].n == len(bodies)
         store = self.home / "store"
         assert sorted(map(sha256, blobs(store).values())) == sorted({sha256(b) for b in bodies.values()})

@@ -53,9 +53,7 @@ class WebServer:
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True)
 
-    def put(
-        self, path: str, body: bytes, *, bytes_per_s: float | None = None, hold_at: int | None = None
-    ) -> str:
+    def put(self, path: str, body: bytes, *, bytes_per_s: float | None = None, hold_at: int | None = None) -> str:
         """Serve these bytes under that path; answers the URL."""
         self._files[path] = File(body, bytes_per_s=bytes_per_s, hold_at=hold_at)
         return self.url + path

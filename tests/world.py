@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import random
 import stat
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
@@ -32,13 +33,16 @@ from tests.fakes.publisher import FakePublisher
 from tests.fakes.source import FakeSource
 
 DEFAULT = Scope()
-TABLES = (
-    "manifest job_artifacts artifacts hash_index url_index artifact_ops artifact_jobs jobs"
-).split()
+TABLES = ("manifest job_artifacts artifacts hash_index url_index artifact_ops artifact_jobs jobs").split()
 
 
 def sha256(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
+
+
+def some_bytes(size: int) -> bytes:
+    """Without a pattern, and the same in every process."""
+    return random.Random(size).randbytes(size)
 
 
 def make_deps(
@@ -224,9 +228,7 @@ def job_of(world: World, job_id: str) -> ArtifactJob:
     """The row as the workers see it."""
     with world.database.engine.connect() as connection:
         row = connection.execute(
-            sa.select(*JOB_COLUMNS)
-            .join(jobs, jobs.c.job_id == artifact_jobs.c.job_id)
-            .where(jobs.c.job_id == job_id)
+            sa.select(*JOB_COLUMNS).join(jobs, jobs.c.job_id == artifact_jobs.c.job_id).where(jobs.c.job_id == job_id)
         ).one()
     return job_from(row, Scope(row.tenant_id, row.project_id))
 

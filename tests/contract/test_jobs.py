@@ -203,7 +203,8 @@ def test_from_planned_nobody_comes_to_streaming_and_the_refusal_says_all(bench: 
     with pytest.raises(IllegalTransition) as refusal:
         bench.advance(job, "stream", S.STREAMING)
     assert everything(bench.database) == before
-    assert (refusal.value.allowed, refusal.value.actual) == ({S.RESUME_OK}, S.PLANNED)
+    assert set(refusal.value.allowed) == {"RESUME_OK"}
+    assert refusal.value.actual == "PLANNED"
     message = str(refusal.value)
     assert all(word in message for word in (job_id, "STREAMING", "RESUME_OK", "PLANNED", "illegal_transition"))
 

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import stat
 import subprocess
 import sys
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -16,16 +12,12 @@ import sqlalchemy as sa
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy.exc import IntegrityError
 
-from dlpipe.core.errors import DlpipeError, LedgerUnavailable, Misconfigured
-from dlpipe.core.model import PlanAnswer
+from dlpipe.core.errors import DlpipeError, Misconfigured
 from dlpipe.db import SqlDatabase, schema
-from dlpipe.db.engine import BUSY_TIMEOUT_MS
 from dlpipe.db.migrate import migrate
-from dlpipe.db.schema import jobs, metadata
-from tests.ledgers import OWN, Bench, everything, looking, spec
-from tests.postgres import Postgres
+from dlpipe.db.schema import metadata
+from tests.ledgers import Bench, everything, looking, spec
 
 HEAD = schema.SCHEMA_VERSION
 MIGRATIONS = Path(schema.__file__).parent / "migrations"
@@ -162,152 +154,3 @@ def test_a_ledger_is_made_in_a_folder_that_is_not_there_yet(tmp_path: Path) -> N
     database = SqlDatabase(f"sqlite:///{tmp_path / 'new' / 'folder' / 'ledger.db'}")
     assert migrate(database) == (None, HEAD)
     database.close()
-
-
-def test_another_engine_is_refused() -> None:
-    with pytest.raises(Misconfigured) as refusal:
-        SqlDatabase("mysql://u:hunter2@h/d")
-    assert refusal.value.code == "database_unsupported"
-    assert "hunter2" not in f"{refusal.value} {refusal.value.hint}"
-
-
-def test_every_sqlite_connection_is_durable_strict_and_patient(sqlite_url: str) -> None:
-    database = SqlDatabase(sqlite_url, pool_size=1)
-    expected = {"journal_mode": "wal", "synchronous": 2, "foreign_keys": 1, "busy_timeout": BUSY_TIMEOUT_MS}
-    # More than the pool keeps, so that those beyond it are looked at as well.
-    held = [database.engine.connect() for _ in range(3)]
-    for connection in held:
-        raw = connection.connection.driver_connection
-        assert raw is not None
-        assert {name: raw.execute(f"PRAGMA {name}").fetchone()[0] for name in expected} == expected
-    for connection in held:
-        connection.close()
-    database.close()
-
-
-def test_a_unit_is_written_whole_or_not_at_all(bench: Bench) -> None:
-    before = everything(bench.database)
-    with pytest.raises(ZeroDivisionError), bench.database.write() as unit:
-        unit.jobs.plan_if_absent([spec("a")])
-        raise ZeroDivisionError
-    assert everything(bench.database) == before
-    with bench.database.write() as unit:
-        unit.jobs.plan_if_absent([spec("a")])
-        unit.rollback()
-    assert everything(bench.database) == before
-    with bench.database.write() as unit:
-        unit.jobs.plan_if_absent([spec("a")])
-    assert everything(bench.database) != before
-
-
-def test_a_broken_rule_stays_the_error_it_is(bench: Bench) -> None:
-    job_id = bench.job()
-    with pytest.raises(IntegrityError), bench.database.engine.begin() as connection:
-        connection.execute(sa.update(jobs).where(jobs.c.job_id == job_id).values(status="odd"))
-
-
-def test_readers_do_not_wait_for_a_writer(bench: Bench) -> None:
-    job_id = bench.job()
-    with bench.database.write() as writer:
-        writer.jobs.cancel(OWN, job_id)
-        with bench.database.read() as reader:
-            view = reader.jobs.get(OWN, job_id)
-        assert view is not None
-        assert view.status == "pending"  # and see only what is committed
-
-
-def test_writers_wait_for_each_other(bench: Bench) -> None:
-    specs = [spec(str(number)) for number in range(12)]
-    with ThreadPoolExecutor(6) as pool:
-        answers: list[list[PlanAnswer]] = list(pool.map(bench.plan, specs))
-    assert [answer.outcome for (answer,) in answers] == ["created"] * len(specs)
-
-
-def test_a_forked_child_makes_its_own_connections(bench: Bench) -> None:
-    bench.job()
-    engine = bench.database.engine
-    child = os.fork()
-    if child == 0:
-        code = 1
-        try:
-            fine = bench.database.engine is not engine and bench.plan(spec("child"))[0].outcome == "created"
-            code = 0 if fine else 2
-        finally:
-            os._exit(code)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    assert bench.database.engine is engine
-    assert bench.plan(spec("child"))[0].outcome == "known"  # the parent's connection still works
-
-
-def test_a_database_that_is_gone_is_told_as_unavailable(sqlite_url: str, tmp_path: Path) -> None:
-    for url in ("postgresql+psycopg://u@/d?host=/nowhere", f"sqlite:///{tmp_path}/no/folder/ledger.db"):
-        database = SqlDatabase(url)
-        for use in (database.write, database.read):
-            with pytest.raises(LedgerUnavailable), use():
-                pass
-        with pytest.raises(LedgerUnavailable):
-            database.check_schema()
-        database.close()
-
-
-def test_a_sqlite_file_that_is_damaged_is_told_as_unavailable_or_broken(sqlite_url: str) -> None:
-    database = SqlDatabase(sqlite_url)
-    assert database.sqlite_file is not None
-    database.sqlite_file.write_bytes(b"no database" * 1000)
-    with pytest.raises((LedgerUnavailable, sa.exc.DatabaseError)), database.read():
-        pass
-    database.close()
-
-
-def test_a_locked_ledger_is_told_as_unavailable(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    first, second = SqlDatabase(sqlite_url), SqlDatabase(sqlite_url)
-    with second.engine.connect() as connection:
-        raw = connection.connection.driver_connection
-        assert raw is not None
-        raw.execute("PRAGMA busy_timeout=10")
-        connection.rollback()
-    with first.write(), pytest.raises(LedgerUnavailable), second.write():
-        pass
-    first.close()
-    second.close()
-
-
-def test_a_server_that_dies_is_told_as_unavailable_and_one_that_returns_is_used_again(
-    postgres: Postgres, postgres_template: str
-) -> None:
-    database = SqlDatabase(postgres.create_database(postgres_template))
-    bench = Bench(database)
-    job_id = bench.job()
-
-    def cut() -> None:
-        with postgres.connect() as admin:
-            admin.execute(
-                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'dlpipe' AND datname = %s",
-                [database.url.database],
-            )
-
-    with pytest.raises(LedgerUnavailable), database.write() as unit:
-        unit.jobs.cancel(OWN, job_id)
-        cut()
-        unit.jobs.retry(OWN, job_id)
-    assert bench.view(job_id).status == "pending"  # nothing was written, and the next connection works
-    with pytest.raises(LedgerUnavailable), database.write() as unit:
-        unit.jobs.cancel(OWN, job_id)
-        cut()  # between the last statement and the commit
-    assert bench.view(job_id).status == "pending"
-    cut()  # while nobody works
-    assert bench.plan(spec("n0"))[0].outcome == "known"
-    database.close()
-
-
-def test_a_copied_ledger_is_whole(sqlite_url: str, tmp_path: Path) -> None:
-    """A closed ledger is one file: nothing of it stays in the log beside it."""
-    database = SqlDatabase(sqlite_url)
-    job_id = Bench(database).job()
-    database.close()
-    assert database.sqlite_file is not None
-    assert not Path(f"{database.sqlite_file}-wal").exists()
-    copy = SqlDatabase(f"sqlite:///{shutil.copy(database.sqlite_file, tmp_path / 'copy.db')}")
-    assert Bench(copy).view(job_id).job_id == job_id
-    assert stat.S_ISREG((tmp_path / "copy.db").stat().st_mode)
-    copy.close()

@@ -33,9 +33,7 @@ class Site:
 def die_in_stage(site: Site, stage: str, job_id: str, run: int, point: str, time: int) -> None:
     """Carry out one stage, and die when that point is passed for the `time`-th time."""
     leases = RedisLeases(redis.Redis.from_url(site.redis_url), ttl_s=100.0, renew_s=40.0)
-    deps = make_deps(
-        SqlDatabase(site.database_url), site.root, leases=leases, source=FakeSource(dict(site.pages))
-    )
+    deps = make_deps(SqlDatabase(site.database_url), site.root, leases=leases, source=FakeSource(dict(site.pages)))
     _arm(point, time)
     runner.run(deps, stage, job_id, run)
     os._exit(SURVIVED)

@@ -26,14 +26,14 @@ from dlpipe.pipeline.reconcile import reconcile
 from tests.crash.child import Site, die_in_dispatch, die_in_stage
 from tests.crash.conftest import Kill
 from tests.servers import Valkey
-from tests.world import World, finished, job_of, sha256
+from tests.world import World, finished, job_of, sha256, some_bytes
 
 pytestmark = pytest.mark.crash
 
 MIB = 1 << 20
 URL = "http://files.example/big.bin"
 TWIN_URL = "http://mirror.example/same.bin"
-BODY = os.urandom(2 * MIB + MIB // 2)
+BODY = some_bytes(2 * MIB + MIB // 2)
 TWIN = Scope("default", "elsewhere")
 DISPATCH = "dispatch.marked"
 
@@ -158,9 +158,7 @@ def test_jobs_that_were_marked_but_never_sent_are_sent_later(world: World, site:
     assert_done_once(world, job_id)
 
 
-def test_a_job_whose_workers_die_again_and_again_ends_as_failed(
-    world: World, site: Site, kill: Kill
-) -> None:
+def test_a_job_whose_workers_die_again_and_again_ends_as_failed(world: World, site: Site, kill: Kill) -> None:
     job_id = world.plan(URL)
     for run in range(1, 6):
         kill(die_in_stage, site, "head", job_id, run, "head.claimed", 1)

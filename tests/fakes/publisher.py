@@ -19,8 +19,9 @@ class FakePublisher:
     def publish(self, hints: Sequence[Hint]) -> None:
         if self.error is not None:
             raise self.error
-        self.sent += hints
-        self.queue += hints
+        wanted = [hint for hint in hints if hint.stages]
+        self.sent += wanted
+        self.queue += wanted
 
     def waiting(self) -> int | None:
         return len(self.queue) if self.tells else None

@@ -72,6 +72,8 @@ class FakeSource:
 
     pages: dict[str, Page] = field(default_factory=dict)
     asked: list[Asked] = field(default_factory=list)
+    before_get: Callable[[], None] = lambda: None
+    """What happens while somebody waits for the first byte."""
     _scripts: dict[str, list[Says | StageFailure]] = field(default_factory=dict)
     _heads: dict[str, StageFailure] = field(default_factory=dict)
 
@@ -103,6 +105,7 @@ class FakeSource:
     @contextmanager
     def get(self, url: str, *, start: int = 0, if_range: str | None = None) -> Iterator[FakeAnswer]:
         self.asked.append(Asked("GET", url, start, if_range))
+        self.before_get()
         scripted = self._scripts.get(url)
         says = scripted.pop(0) if scripted else Says()
         if isinstance(says, StageFailure):
@@ -114,7 +117,7 @@ def _answer(url: str, page: Page | None, says: Says, start: int, if_range: str |
     if page is None:
         return FakeAnswer(says.status or 404, Headers(()), says.body or (), _digest(url))
     status, headers, body = 200, _headers(page, len(page.body)), page.body
-    if start > 0 and if_range in (page.etag, page.last_modified):
+    if start > 0 and if_range is not None and if_range in (page.etag, page.last_modified):
         if start >= len(page.body):
             status, body = 416, b""
             headers = {"Content-Range": f"bytes */{len(page.body)}"}

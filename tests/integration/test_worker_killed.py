@@ -44,9 +44,7 @@ def fleet(broker: Valkey, tmp_path: Path) -> Iterator[Fleet]:
         yield fleet
 
 
-def test_a_worker_stopped_beyond_its_lease_changes_nothing_when_it_wakes_up(
-    fleet: Fleet, web: WebServer
-) -> None:
+def test_a_worker_stopped_beyond_its_lease_changes_nothing_when_it_wakes_up(fleet: Fleet, web: WebServer) -> None:
     url = web.put(PATH, body := os.urandom(SIZE), hold_at=HALF)
     late = fleet.worker("late")
     fleet.plan([url])
@@ -74,9 +72,7 @@ def test_a_worker_stopped_beyond_its_lease_changes_nothing_when_it_wakes_up(
     fleet.assert_each_once({url: body, other: more})
 
 
-def test_a_stream_cut_off_by_kill_9_goes_on_from_the_bytes_that_are_there(
-    fleet: Fleet, web: WebServer
-) -> None:
+def test_a_stream_cut_off_by_kill_9_goes_on_from_the_bytes_that_are_there(fleet: Fleet, web: WebServer) -> None:
     url = web.put(PATH, body := os.urandom(SIZE), hold_at=HALF)
     first = fleet.worker("first")
     fleet.plan([url])
@@ -105,7 +101,7 @@ def test_workers_killed_one_after_the_other_never_lose_what_came(fleet: Fleet, w
         worker = fleet.worker(f"w{turn}")
         if turn == 0:
             fleet.plan([url])
-        fleet.until(lambda t=turn: vouched(fleet) >= (t + 1) * MIB, "one more MiB", worker)  # type: ignore[misc]
+        fleet.until(lambda t=turn: vouched(fleet) >= (t + 1) * MIB, "one more MiB", worker)
         worker.kill()
     fleet.worker("last")
     fleet.until(fleet.done, "the job to end")

@@ -33,9 +33,7 @@ def web() -> Iterator[WebServer]:
 
 
 @pytest.mark.timeout(300)
-def test_redis_emptied_in_the_middle_of_200_jobs_loses_none(
-    broker: Valkey, web: WebServer, tmp_path: Path
-) -> None:
+def test_redis_emptied_in_the_middle_of_200_jobs_loses_none(broker: Valkey, web: WebServer, tmp_path: Path) -> None:
     """With the settings that dlpipe has by itself, and nobody's help."""
     bodies = {web.put(f"/{n}", body): body for n in range(200) if (body := os.urandom(2_000 + n))}
     with Fleet(tmp_path / "home", broker) as fleet:
@@ -60,9 +58,7 @@ def test_redis_emptied_in_the_middle_of_200_jobs_loses_none(
 def test_redis_killed_ten_times_under_partly_busy_workers(
     ack_emulation: str, broker: Valkey, web: WebServer, tmp_path: Path
 ) -> None:
-    slow = {
-        web.put(f"/slow-{n}", body, hold_at=50_000): body for n in range(3) if (body := os.urandom(100_000))
-    }
+    slow = {web.put(f"/slow-{n}", body, hold_at=50_000): body for n in range(3) if (body := os.urandom(100_000))}
     quick: dict[str, bytes] = {}
     settings = {**QUICK, "DLPIPE_BROKER_ACK_EMULATION": ack_emulation, "DLPIPE_LEASE_TTL_S": "4"}
     with Fleet(tmp_path / "home", broker, **settings) as fleet:
@@ -70,19 +66,14 @@ def test_redis_killed_ten_times_under_partly_busy_workers(
         pids = [worker.pid for worker in workers]
         beat = fleet.beat()
         fleet.plan(list(slow))
-        fleet.until(
-            lambda: all(web.sent(f"/slow-{n}") >= 50_000 for n in range(3)), "the workers to be partly busy"
-        )
+        fleet.until(lambda: all(web.sent(f"/slow-{n}") >= 50_000 for n in range(3)), "the workers to be partly busy")
         for restart in range(RESTARTS):
-            fresh = {
-                web.put(f"/{restart}-{n}", body): body for n in range(5) if (body := os.urandom(3_000))
-            }
+            fresh = {web.put(f"/{restart}-{n}", body): body for n in range(5) if (body := os.urandom(3_000))}
             quick |= fresh
             fleet.plan(list(fresh))
             broker.restart()
-            fleet.until(
-                lambda: fleet.done() >= len(quick), f"the jobs of restart {restart} to end", within_s=90
-            )
+            wanted = len(quick)
+            fleet.until(lambda n=wanted: fleet.done() >= n, f"the jobs of restart {restart} to end", within_s=90)
         for n in range(3):
             web.release(f"/slow-{n}")
         fleet.until(lambda: fleet.done() == len(quick) + len(slow), "all jobs to end", within_s=90)

@@ -30,19 +30,19 @@ print(redis.server_pid or 0, flush=True)
 time.sleep(120)
 """
 FORKING = """
-import os, sys
+import os, sys, threading
 from pathlib import Path
 from dlpipe.core.errors import Misconfigured
 from dlpipe.embedded import redis as embedded
 from dlpipe.embedded.redis import PrivateRedis
 redis = PrivateRedis(Path(sys.argv[1]))
-redis.keep()
+redis.ensure()
 child = os.fork()
 if child == 0:
     redis.stop()
     redis.ensure()
     redis.keep()
-    os.write(1, b"%d\\n" % (redis.server_pid is None))
+    os.write(1, b"%s, %d thread\\n" % (str(redis.server_pid).encode(), threading.active_count()))
     os.read(0, 1)
     redis.stop()
     embedded.ANSWER_S = 0.1
@@ -219,7 +219,7 @@ def test_guardian_starts_a_killed_server_again_with_its_data(home: Path, redis: 
 def test_forked_child_owns_nothing_and_stops_nothing(home: Path, run: Callable[..., subprocess.Popen[str]]) -> None:
     parent = run(FORKING, home)
     assert parent.stdin is not None
-    assert first_line(parent) == "1\n"
+    assert first_line(parent) == "None, 1 thread\n"
     assert ping(socket_path(home)) is Answer.READY
     lock = FileLock(home / "run" / "redis.lock")
     assert lock.is_held_elsewhere()

@@ -70,11 +70,14 @@ def test_pid_given_to_another_process_is_not_signalled(
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"pid": "x"}', '{"pid": 1, "birth": "", "services": 3}'])
-def test_unreadable_file_of_a_running_stack_falls_back_on_the_lock(tmp_path: Path, lock: FileLock, text: str) -> None:
+def test_unreadable_file_of_a_running_stack_falls_back_on_the_lock(
+    tmp_path: Path, lock: FileLock, bystander: subprocess.Popen[bytes], text: str
+) -> None:
+    lock.path.write_text(str(bystander.pid))
     (tmp_path / "run" / "stack.json").write_text(text)
     info = stack.running(tmp_path)
     assert info is not None
-    assert (info.pid, info.here) == (os.getpid(), False)
+    assert (info.pid, info.here) == (bystander.pid, False)
     assert not stack.ask_to_stop(tmp_path, 0.0)
 
 

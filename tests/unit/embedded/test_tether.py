@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -159,3 +160,26 @@ def test_tethered_names_this_process_and_runs_without_site_packages() -> None:
     assert command[-5:] == [str(os.getpid()), "--", "echo", "--", "hi"]
     ran = in_lasting_thread(lambda: subprocess.run(command, capture_output=True, text=True, check=True))
     assert ran.stdout == "-- hi\n"
+
+
+def test_forked_child_has_a_spawning_thread_of_its_own() -> None:
+    body = (
+        "import os\n"
+        "from dlpipe.embedded.spawn import in_lasting_thread\n"
+        "assert in_lasting_thread(os.getpid) == os.getpid()\n"
+        "child = os.fork()\n"
+        "assert in_lasting_thread(os.getpid) == os.getpid()\n"
+        "raise SystemExit(child and os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))"
+    )
+    with subprocess.Popen([sys.executable, "-W", "ignore", "-c", body], start_new_session=True) as started:
+        try:
+            assert started.wait(20) == 0
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(started.pid, signal.SIGKILL)
+
+
+def test_what_the_spawning_thread_raises_reaches_the_caller() -> None:
+    with pytest.raises(FileNotFoundError):
+        in_lasting_thread(lambda: subprocess.Popen(["/nowhere/at-all"]))
+    assert in_lasting_thread(lambda: 1) == 1

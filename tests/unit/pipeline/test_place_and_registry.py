@@ -9,13 +9,14 @@ from typing import Any
 
 import pytest
 
+from dlpipe.core import keys
 from dlpipe.core.flow import OpType
 from dlpipe.core.model import Scope
 from dlpipe.core.states import State
 from dlpipe.pipeline.runner import Done, Failed
-from tests.world import World, no_links, sha256
+from tests.world import World, no_links, sha256, some_bytes
 
-BODY = os.urandom(30_000)
+BODY = some_bytes(30_000)
 ONE, TWO = "http://one.example/a.bin", "http://two.example/b.bin"
 OTHER = Scope(project_id="other")
 
@@ -73,7 +74,7 @@ def test_staged_bytes_that_rotted_are_never_published(world: World) -> None:
     world.run_to("finalize", job)
     (part,) = (world.root / ".staging").rglob("*.part")
     part.write_bytes(b"!" + BODY[1:])
-    assert world.run("finalize", job) == Failed("part_damaged", pytest.approx(1.0))
+    assert world.run("finalize", job) == Failed("part_damaged", 1.0)
     assert world.blobs() == {}
     world.make_due(job)
     world.drive()
@@ -117,6 +118,8 @@ def test_everything_about_a_file_is_on_record(world: World) -> None:
     )
     assert (noted.resume_decision, noted.resumed_from_bytes, noted.dedupe_action) == ("fresh", 0, "download")
     assert noted.shard_prefix == sha256(BODY)[:2]
+    index = world.op(job, OpType.INDEX)
+    assert artifact.artifact_uuid == keys.artifact_uuid(index.op_key)  # made again it is the same record
     assert world.view(job).artifacts == (artifact.artifact_uuid,)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -10,6 +10,7 @@ import pytest
 
 from dlpipe.core.errors import DlpipeError, InvalidInput
 from dlpipe.core.model import Scope
+from dlpipe.core.ports import Hint
 from dlpipe.core.states import State, Status
 from dlpipe.pipeline import planner
 from dlpipe.pipeline.planner import BATCH, PlanSummary
@@ -63,10 +64,12 @@ def test_a_host_that_the_policy_forbids_is_refused(world: World) -> None:
 def test_a_plan_is_on_record_before_its_message_is_sent(world: World) -> None:
     rows_when_sent: list[int] = []
     publish = world.publisher.publish
-    world.publisher.publish = lambda hints: (  # type: ignore[method-assign]
-        rows_when_sent.append(len(world.sql("SELECT 1 FROM artifact_jobs"))),
-        publish(hints),
-    )[1]
+
+    def look_and_publish(hints: Sequence[Hint]) -> None:
+        rows_when_sent.append(len(world.sql("SELECT 1 FROM artifact_jobs")))
+        publish(hints)
+
+    world.publisher.publish = look_and_publish  # type: ignore[method-assign]
     answer = planner.plan(world.deps, {"url": URL})
     assert rows_when_sent == [1]
     (hint,) = world.publisher.sent
