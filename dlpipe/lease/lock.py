@@ -74,6 +74,8 @@ class RedisLeases:
         self._ttl_ms = math.ceil(ttl_s * 1000)
         self._clock = clock
         self._is_dead = is_dead
+        self._owed: dict[str, str] = {}
+        """Tokens of leases whose release failed, and their jobs."""
         self.heartbeat = Heartbeat(self._extend, mirror, ttl_s, renew_s, clock)
 
     @contextmanager
@@ -120,6 +122,7 @@ class RedisLeases:
         self.heartbeat.stop()
 
     def _acquire(self, job_id: str) -> HeldLease:
+        self._give_back_owed()
         owner = self._owner if isinstance(self._owner, str) else self._owner()
         token = f"{owner}.{uuid.uuid4().hex}"
         asked = self._clock()
@@ -129,9 +132,20 @@ class RedisLeases:
             # The key may be there all the same, and would keep everybody out for a whole TTL.
             self._release(job_id, token)
             raise _unavailable(error) from error
+        if not ours and self._freed_of_the_dead(job_id):
+            return self._acquire(job_id)
         if not ours:
             raise LeaseBusy(f"job {job_id} is held by another worker")
         return HeldLease(job_id, token, self._ttl_s, asked, self._clock)
+
+    def _freed_of_the_dead(self, job_id: str) -> bool:
+        """A holder that was killed after its last commit left only this key; nobody need wait for its end."""
+        try:
+            held = self._redis.get(PREFIX + job_id)
+            token = held.decode() if isinstance(held, bytes) else held
+            return isinstance(token, str) and self.owner_is_dead(token) and self.release_dead(job_id, token)
+        except RedisError as error:
+            raise _unavailable(error) from error
 
     def _extend(self, held: Sequence[tuple[str, str]]) -> list[bool | None]:
         """Extend each lock that is still there and ours; None where Redis answered with an error."""
@@ -145,7 +159,17 @@ class RedisLeases:
         try:
             give_back(self._redis, PREFIX + job_id, token)
         except RedisError as error:
-            log.warning("the lease of job %s was left to run out: %s", job_id, type(error).__name__)
+            log.warning("the lease of job %s is given back later: %s", job_id, type(error).__name__)
+            self._owed[token] = job_id
+
+    def _give_back_owed(self) -> None:
+        """Leases that could not be given back while Redis was away must not keep others out for a whole TTL."""
+        for token in list(self._owed):
+            job_id = self._owed.pop(token, None)
+            if job_id is not None:
+                self._release(job_id, token)
+                if token in self._owed:
+                    return  # it is still away
 
 
 def _unavailable(error: RedisError) -> LeaseUnavailable:

@@ -6,13 +6,22 @@ A message is only a hint. The Redis lock decides who works; the fence in the row
 from __future__ import annotations
 
 import logging
+import traceback
 from dataclasses import dataclass
 
 from dlpipe.core import flow, keys, states
 from dlpipe.core.crash import crash_point
-from dlpipe.core.errors import LeaseBusy, LeaseLost, LeaseUnavailable, LedgerUnavailable, Retryable, StageFailure
+from dlpipe.core.errors import (
+    LeaseBusy,
+    LeaseLost,
+    LeaseUnavailable,
+    LedgerUnavailable,
+    ResultUnreadable,
+    Retryable,
+    StageFailure,
+)
 from dlpipe.core.ports import Lease, Past, Refused
-from dlpipe.core.recovery import after_failure
+from dlpipe.core.recovery import FailureWrite, after_failure
 from dlpipe.core.states import State
 from dlpipe.pipeline.deps import Deps
 from dlpipe.pipeline.stages import STAGES, Stage
@@ -79,7 +88,7 @@ def run(deps: Deps, stage_name: str, job_id: str, run_no: int) -> Outcome:
         return Dropped(error.code)
 
 
-def _claim(deps: Deps, stage: Stage, stage_name: str, job_id: str, run_no: int, lease: Lease) -> Work | Done | Dropped:
+def _claim(deps: Deps, stage: Stage, stage_name: str, job_id: str, run_no: int, lease: Lease) -> Work | Outcome:
     """One transaction: the job becomes ours under a new fence, and the op is on record as started."""
     row = flow.stage(stage_name)
     with deps.database.write() as unit:
@@ -89,12 +98,17 @@ def _claim(deps: Deps, stage: Stage, stage_name: str, job_id: str, run_no: int, 
         if isinstance(claim, Refused):
             return Dropped(claim.reason)
         job = claim.job
-        results = unit.ledger.results(job_id, run_no)
         try:
+            results = unit.ledger.results(job_id, run_no)
             extras = stage.extras(job, results)
         except OutOfOrder:
             unit.rollback()
             return Dropped("out_of_order")
+        except ResultUnreadable as error:
+            # No run of the job can get past it, so the job ends here instead of being sent for ever.
+            write = FailureWrite(error.code, error.message, deps.debug_id(), None)
+            unit.jobs.fail(job, write)
+            return Failed(write.code, None)
         op = unit.ledger.start(keys.op_key(row.op, job_id, **extras), row.op, job)
         if op.prior is not None and op.prior_run == run_no:
             unit.rollback()  # recorded in this very run: the state has nothing to catch up on
@@ -146,8 +160,11 @@ def _fail(
         write.code,
         debug_id,
         write.due_after_s,
-        exc_info=unexpected,
     )
+    if unexpected is not None:
+        # Where it happened, without the exception's own text: that may hold an address with a secret.
+        frames = "".join(traceback.format_tb(unexpected.__traceback__))
+        log.error("debug_id=%s %s at\n%s", debug_id, type(unexpected).__name__, frames)
     try:
         with deps.database.write() as unit:
             unit.ledger.fail(work.op, write.code)

@@ -420,6 +420,31 @@ def test_only_a_dead_owner_s_own_lease_is_released_in_its_name(make: Make, clien
         assert judge.live(["j", "k"]) == {"k"}
 
 
+def test_a_job_whose_holder_is_certainly_dead_is_not_busy(make: Make, client: redis.Redis, clock: Clock) -> None:
+    heir = RedisLeases(client, "heir", TTL_S, 40.0, None, clock, is_dead=lambda token: "dead" in token)
+    with make("dead").hold("j") as theirs, make("alive").hold("k"):
+        with heir.hold("j") as lease:
+            lease.check()
+            assert client.get(key("j")) == lease.token.encode()
+        assert theirs.token != lease.token
+        with pytest.raises(LeaseBusy), heir.hold("k"):
+            pass
+    heir.close()
+
+
+def test_a_release_that_failed_is_made_up_for_by_the_next_acquisition(make: Make, own: Valkey) -> None:
+    with own.client() as client:
+        a, b = make("a", redis=client), make("b", redis=client)
+        with a.hold("j"):
+            own.kill()
+        own.start()
+        assert b.live(["j"]) == {"j"}
+        with a.hold("k"):
+            assert b.live(["j", "k"]) == {"k"}
+        with b.hold("j"):
+            pass
+
+
 def test_our_own_process_is_not_dead(client: redis.Redis) -> None:
     leases = RedisLeases(client)
     port: Leases = leases  # mypy: the adapter has the port's shape

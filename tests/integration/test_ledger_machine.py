@@ -212,5 +212,5 @@ def test_the_ledger_on_postgresql_does_what_the_model_says(postgres: Postgres, p
     database = SqlDatabase(postgres_url)
     with psycopg.connect(host=str(postgres.socket_dir), user="postgres", dbname=database.url.database) as eye:
         eye.autocommit = True
-        drive(database, lambda query: eye.execute(query).fetchall(), examples=130, at_least=10_000)
+        drive(database, lambda query: eye.execute(query).fetchall(), examples=160, at_least=10_000)
     database.close()

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 
 from dlpipe.core.errors import LedgerUnavailable, Permanent, Postponed, Retryable, StageFailure
 from dlpipe.core.flow import OpType
@@ -15,6 +16,7 @@ from dlpipe.core.model import Scope
 from dlpipe.core.ports import Unit
 from dlpipe.core.recovery import FailureWrite
 from dlpipe.core.states import State, Status
+from dlpipe.db.schema import artifact_ops
 from dlpipe.pipeline.reconcile import reconcile
 from dlpipe.pipeline.runner import Done, Dropped, Failed
 from dlpipe.pipeline.stages.index import Index
@@ -79,8 +81,17 @@ def test_an_unexpected_exception_is_retryable_and_has_a_debug_id(
     assert (view.error_code, view.error_debug_id) == ("internal_error", "debug")
     assert (view.status, view.attempts) == (Status.PENDING, 1)
     assert view.error_message_safe == "an unexpected KeyError"
-    assert "debug_id=debug" in caplog.text
+    assert "debug_id=debug KeyError at" in caplog.text
+    assert "secret" not in caplog.text
     assert world.op(job, OpType.STREAM).result_code == "internal_error"
+
+
+def test_a_job_whose_stored_result_cannot_be_read_ends_instead_of_being_sent_for_ever(world: World, job: str) -> None:
+    world.run_to("resume_decide", job)
+    with world.database.engine.begin() as connection:
+        connection.execute(sa.update(artifact_ops).values(result_json="{}"))
+    assert world.run("resume_decide", job) == Failed("result_unreadable", None)
+    assert (world.view(job).status, world.view(job).error_code) == (Status.FAILED, "result_unreadable")
 
 
 @pytest.mark.parametrize(
