@@ -11,7 +11,9 @@ class Seen(Enum):
     """What a state name of the torrent client means to us."""
 
     DOWNLOADING = auto()
-    """It is at work on the download, or will be when its own queue allows."""
+    """It is at work on the download, whether bytes come or not."""
+    WAITING = auto()
+    """It will be at work when its own queue allows."""
     COMPLETE = auto()
     """Everything wanted is on disk; what it does now (seeding, stopped) is not our concern."""
     STOPPED = auto()
@@ -26,13 +28,14 @@ class Seen(Enum):
 
 SEEN: Mapping[str, Seen] = MappingProxyType(
     {
-        "allocating": Seen.DOWNLOADING,
         "downloading": Seen.DOWNLOADING,
         "forcedDL": Seen.DOWNLOADING,
         "metaDL": Seen.DOWNLOADING,
         "forcedMetaDL": Seen.DOWNLOADING,
-        "queuedDL": Seen.DOWNLOADING,
         "stalledDL": Seen.DOWNLOADING,
+        "queuedDL": Seen.WAITING,
+        # Not said since 4.1, but still in its documentation.
+        "allocating": Seen.WAITING,
         "uploading": Seen.COMPLETE,
         "forcedUP": Seen.COMPLETE,
         "queuedUP": Seen.COMPLETE,
@@ -42,6 +45,7 @@ SEEN: Mapping[str, Seen] = MappingProxyType(
         "stoppedUP": Seen.COMPLETE,
         "pausedDL": Seen.STOPPED,
         "stoppedDL": Seen.STOPPED,
+        "queuedForChecking": Seen.BUSY,
         "checkingDL": Seen.BUSY,
         "checkingUP": Seen.BUSY,
         "checkingResumeData": Seen.BUSY,
@@ -51,7 +55,6 @@ SEEN: Mapping[str, Seen] = MappingProxyType(
         "unknown": Seen.UNKNOWN,
     }
 )
-"""Every state name of qBittorrent 4.1 to 5.3."""
 
 
 def seen(state: str) -> Seen:

@@ -67,8 +67,6 @@ class Torrent:
     name: str
 
 
-# ── the table ─────────────────────────────────────────────────────────────────────────────────────
-
 _S = DownloadStatus
 TABLE: tuple[tuple[DownloadStatus, DownloadStatus], ...] = (
     (_S.QUEUED, _S.DOWNLOADING),
@@ -92,8 +90,6 @@ def origins(target: DownloadStatus) -> frozenset[DownloadStatus]:
     """From which states may `target` be entered?"""
     return frozenset(s for s, t in TABLE if t is target)
 
-
-# ── changes ───────────────────────────────────────────────────────────────────────────────────────
 
 MISSING_EXTERNAL_JOB = "missing_external_job"
 MISSING_FILES = "missing_files"
@@ -206,9 +202,6 @@ def applied(job: DownloadJob, change: Change, now: datetime) -> DownloadJob:
     return replace(job, status=status or job.status, row_version=job.row_version + 1, updated_at_utc=now)
 
 
-# ── decisions ─────────────────────────────────────────────────────────────────────────────────────
-
-
 @dataclass(frozen=True, slots=True)
 class TorrentPolicy:
     grace_s: float = 60.0
@@ -298,7 +291,7 @@ def _present(
             if observed.progress < 1:
                 return ()
             return (Begin(), Complete()) if queued else (Complete(),)
-        case Seen.DOWNLOADING:
+        case Seen.DOWNLOADING | Seen.WAITING:
             begun: tuple[Change, ...] = (Begin(),) if queued else ()
             if movement is not None and now - movement.since >= timedelta(seconds=policy.stall_s):
                 return (*begun, Stalled(movement.since))
