@@ -5,11 +5,12 @@ One contract suite in tests/contract/ runs on every adapter and fake of a port.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from dlpipe.core.downloads import Downloads, Sharing
 from dlpipe.core.flow import OpType, StageRow
 from dlpipe.core.layout import Place
 from dlpipe.core.model import ArtifactJob, ArtifactRecord, JobSpec, JobView, OpView, PlanAnswer, Scope
@@ -216,6 +217,8 @@ class Unit(Protocol):
     def ledger(self) -> Ledger: ...
     @property
     def registry(self) -> Registry: ...
+    @property
+    def torrents(self) -> Downloads: ...
 
     def rollback(self) -> None:
         """Undo what this unit wrote; leaving it then commits nothing."""
@@ -334,6 +337,23 @@ class Staging(Protocol):
         """
 
 
+@dataclass(frozen=True, slots=True)
+class Foreign:
+    """A file that somebody else keeps, and goes on keeping: a name under a root that the operator named."""
+
+    root: str
+    parts: tuple[str, ...]
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Adopted:
+    sha256: str
+    size: int
+    pointer: str
+    action: DedupeAction
+
+
 class BlobStore(Protocol):
     """Bytes named by their sha256. Nothing is ever overwritten."""
 
@@ -358,6 +378,15 @@ class BlobStore(Protocol):
 
     def unify(self, pointer: str, twin: str) -> DedupeAction:
         """Make `pointer` share the bytes of `twin`, atomically; COPY when the file system cannot."""
+
+    def adopt(
+        self, file: Foreign, tenant: str, project: str, ext: str, sharing: Sharing, heard: Callable[[int], None]
+    ) -> Adopted:
+        """Take a foreign file in, hashed; it stays where it is. `heard` gets each number of bytes hashed.
+
+        No symlink is followed on the way to it. Retryable(`file_missing`, `file_changed`) when it is not there,
+        or not as it was announced; Permanent(`file_refused`) when what is there is not a plain file.
+        """
 
     def shard(self, pointer: str) -> str:
         """The folder prefix that spreads blobs, for the manifest."""
