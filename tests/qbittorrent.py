@@ -39,6 +39,7 @@ Session\\DefaultSavePath={downloads}
 Session\\QueueingSystemEnabled=false
 Session\\ReannounceWhenAddressChanged=false
 Session\\MultiConnectionsPerIp=true
+Session\\RefreshInterval=100
 
 [Network]
 PortForwardingEnabled=false

@@ -41,6 +41,7 @@ class Api(qbittorrentapi.Client):
         password: str,
         api_key: str,
         ca_file: str | None,
+        read_s: float,
         login_pause_s: float,
         monotonic_s: Callable[[], float],
     ) -> None:
@@ -52,7 +53,7 @@ class Api(qbittorrentapi.Client):
             username=username,
             password=password,
             api_key=api_key,
-            REQUESTS_ARGS={"timeout": (CONNECT_S, READ_S), "allow_redirects": False},
+            REQUESTS_ARGS={"timeout": (CONNECT_S, read_s), "allow_redirects": False},
             FORCE_SCHEME_FROM_HOST=True,
             SIMPLE_RESPONSES=True,
             DISABLE_LOGGING_DEBUG_OUTPUT=True,
@@ -126,6 +127,7 @@ def make(
     password: str = "",
     api_key: str = "",
     ca_file: str | None = None,
+    read_s: float = READ_S,
     login_pause_s: float = LOGIN_PAUSE_S,
     monotonic_s: Callable[[], float] = time.monotonic,
 ) -> Api:
@@ -137,6 +139,7 @@ def make(
         password=password,
         api_key=api_key,
         ca_file=ca_file,
+        read_s=read_s,
         login_pause_s=login_pause_s,
         monotonic_s=monotonic_s,
     )
