@@ -65,17 +65,17 @@ def of_file(data: bytes) -> InfoHashes:
     """Raises TorrentRefused(`torrent_malformed`)."""
     if len(data) > MAX_FILE_BYTES:
         raise _bad_file("it is larger than 10 MiB")
-    info = _entry(data, 0, len(data), b"info")
-    if info is None or data[info[0] : info[0] + 1] != b"d":
-        raise _bad_file("it has no info dictionary")
-    start, end = info
+    start, end = _entries(data).get(b"info", (0, 0))
     raw = data[start:end]
-    pieces, tree, version = (_entry(raw, 0, len(raw), key) for key in (b"pieces", b"file tree", b"meta version"))
-    has_v2 = tree is not None and version is not None and raw[slice(*version)] == b"i2e"
-    if pieces is None and not has_v2:
+    if not raw.startswith(b"d"):
+        raise _bad_file("it has no info dictionary")
+    spans = _entries(raw)
+    has_v1 = b"pieces" in spans
+    has_v2 = b"file tree" in spans and raw[slice(*spans.get(b"meta version", (0, 0)))] == b"i2e"
+    if not (has_v1 or has_v2):
         raise _bad_file("it has neither pieces nor a file tree")
     # The hashes are those of BitTorrent; nobody is protected by this SHA-1.
-    v1 = hashlib.sha1(raw, usedforsecurity=False).hexdigest() if pieces is not None else None
+    v1 = hashlib.sha1(raw, usedforsecurity=False).hexdigest() if has_v1 else None
     return InfoHashes(v1, hashlib.sha256(raw).hexdigest() if has_v2 else None)
 
 
@@ -94,25 +94,22 @@ def _btmh(digits: str) -> str:
     return found[1].lower()
 
 
-def _entry(data: bytes, start: int, end: int, key: bytes) -> tuple[int, int] | None:
-    """Where in the dictionary that fills data[start:end] the value of a key lies. All of it is checked."""
-    if data[start : start + 1] != b"d":
+def _entries(data: bytes) -> dict[bytes, tuple[int, int]]:
+    """Where the value of each key of the dictionary that is `data` begins and ends. All of it is checked."""
+    if not data.startswith(b"d"):
         raise _bad_file("it is not a bencoded dictionary")
-    found: tuple[int, int] | None = None
-    seen: set[bytes] = set()
-    at = start + 1
+    spans: dict[bytes, tuple[int, int]] = {}
+    at = 1
     while data[at : at + 1] != b"e":
-        value = _skip(data, at, wants_text=True)
-        name = data[at:value].partition(b":")[2]
-        if name in seen:
+        start = _skip(data, at, wants_text=True)
+        key = data[at:start].partition(b":")[2]
+        if key in spans:
             raise _bad_file("a key stands in it twice")
-        seen.add(name)
-        at = _skip(data, value)
-        if name == key:
-            found = (value, at)
-    if at + 1 != end:
+        at = _skip(data, start)
+        spans[key] = (start, at)
+    if at + 1 != len(data):
         raise _bad_file("something follows its end")
-    return found
+    return spans
 
 
 def _skip(data: bytes, at: int, *, wants_text: bool = False) -> int:
