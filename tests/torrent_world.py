@@ -87,6 +87,7 @@ class TorrentWorld:
         """A download that the client has; answers its job's id."""
         job_id = self.start(number, **fields).job_id
         assert torrents.enqueue(self.deps, job_id).startswith("enqueued")
+        self.messages.queue.clear()
         return job_id
 
     def downloading(self, number: int = 1, **fields: Any) -> str:

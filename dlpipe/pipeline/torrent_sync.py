@@ -150,8 +150,8 @@ def _count(report: SyncReport, job_id: str, changes: Sequence[Change]) -> None:
                 report.stalled += 1
                 log.info("job=%s no byte since %s", job_id, since.isoformat())
             case UnknownState(name=name):
-                safe = name[:64].encode("ascii", "backslashreplace").decode()
+                safe = name[:64].encode("unicode_escape").decode()
                 report.unknown_states = dict(Counter(report.unknown_states) + Counter({safe: 1}))
-                log.warning("job=%s the torrent client says a state that we do not know: %r", job_id, safe)
+                log.warning("job=%s the torrent client says a state that we do not know: %s", job_id, safe)
             case _:
                 pass

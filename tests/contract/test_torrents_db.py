@@ -358,7 +358,8 @@ def test_completion_makes_the_asset_available_and_leaves_its_source_url(world: T
     database = world.database
     world.sql(
         "INSERT INTO media_assets (asset_id, tenant_id, project_id, user_id, book_id, media_type, available, "
-        "source_url, updated_at) SELECT :id, 'default', 'default', 'u', 'b1', 'ebook', :no, 'https://shop.example/b1', created_at "
+        "source_url, updated_at) SELECT :id, 'default', 'default', 'u', 'b1', 'ebook', :no, "
+        "'https://shop.example/b1', created_at "
         "FROM jobs WHERE job_id = :job",
         id=str(uuid.uuid4()), no=False, job=followed(database, 5),
     )  # fmt: skip
