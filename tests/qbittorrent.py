@@ -97,6 +97,7 @@ class QBittorrentServer:
             username="admin",
             password=PASSWORD,
             REQUESTS_ARGS={"proxies": {"http": None, "all": None}},
+            HTTPADAPTER_ARGS={"max_retries": 0},
             FORCE_SCHEME_FROM_HOST=True,
         )
 

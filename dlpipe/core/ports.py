@@ -439,9 +439,9 @@ class TorrentClient(Protocol):
     def add(self, source: str | bytes, *, save_path: str, tag: str) -> str:
         """Start a download into `save_path` and answer its info hash. Idempotent: one that is there is left as it is.
 
-        `source` is a magnet link, the http(s) URL of a .torrent, or the bytes of one. The answer does not wait
-        until the client lists the torrent. TorrentRefused when the source is malformed or the client declines it;
-        StageFailure when the .torrent could not be fetched.
+        `source` is a magnet link, the http(s) URL of a .torrent, or the bytes of one. Waits a few seconds for the
+        client to list the torrent; one that is slower than that is answered all the same. TorrentRefused when the
+        source is malformed or the client declines it; StageFailure when the .torrent could not be fetched.
         """
 
     def torrents(self, hashes: Collection[str]) -> Mapping[str, Torrent]:

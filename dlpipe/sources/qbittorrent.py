@@ -24,8 +24,8 @@ Fetch = Callable[[str], bytes]
 
 _NAME = re.compile(r"[0-9a-f]{40}\Z")
 _TAG = re.compile(r"[A-Za-z0-9_.:-]{1,100}\Z")
-# A torrent that was just taken is listed a moment later. This long we look for one that is said to be there.
-_LISTED_WITHIN_S, _LOOK_EVERY_S = 5.0, 0.2
+# A torrent that was just taken is listed a moment later, and until then nobody can stop or delete it.
+_LISTED_WITHIN_S, _LOOK_EVERY_S = 5.0, 0.1
 
 
 class QBittorrent:
@@ -44,12 +44,13 @@ class QBittorrent:
         link, data = self._what(source)
         hashes = metainfo.of_magnet(link) if data is None else metainfo.of_file(data)
         with self._asking():
-            if self._sent(link if data is None else None, data, save_path, tag):
-                return self._name_of_new(hashes)
+            taken = self._sent(link if data is None else None, data, save_path, tag)
             found = self._await_listed(hashes)
+            if taken:
+                return found or hashes.names[0]
             if found is None:
                 raise TorrentRefused("the torrent client declines this torrent", code="torrent_rejected")
-            self._api.torrents_add_tags(tags=tag, torrent_hashes=found)
+            self._api.torrents_add_tags(tags=tag, torrent_hashes=self._renamed.get(found, found))
             return found
 
     def torrents(self, hashes: Collection[str]) -> Mapping[str, Torrent]:
@@ -137,12 +138,6 @@ class QBittorrent:
             return answer == "Ok."
         return bool(answer["success_count"] or answer["pending_count"])
 
-    def _name_of_new(self, hashes: InfoHashes) -> str:
-        names = hashes.names
-        if len(names) > 1 and str(self._api.app_build_info()["libtorrent"]).startswith("1."):
-            return names[-1]
-        return names[0]
-
     def _await_listed(self, hashes: InfoHashes) -> str | None:
         for _ in range(round(_LISTED_WITHIN_S / _LOOK_EVERY_S)):
             listed = self._list(hashes.names)
@@ -158,7 +153,9 @@ class QBittorrent:
         """What it has of these, or all that it has, by its own names."""
         # An empty list of names would mean all.
         entries: Any = self._api.torrents_info(torrent_hashes=sorted(names) if names is not None else None)
-        return {entry["hash"]: entry for entry in entries}
+        if not isinstance(entries, list):  # anything else that is empty would read as "has none of them"
+            raise TypeError
+        return {str(entry["hash"]): entry for entry in entries}
 
     def _under_other_names(self, names: Collection[str]) -> dict[str, dict[str, Any]]:
         """A hybrid that was added by the v1 hash in a magnet is renamed once its metadata are there."""

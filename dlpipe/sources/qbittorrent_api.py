@@ -30,6 +30,10 @@ class LoginPaused(qb.LoginFailed):
     """The last login was refused a short time ago: the next one would only bring a ban nearer."""
 
 
+class NoUse(qb.APIConnectionError):
+    """An answer that is none of qBittorrent's own, or a failure of the server."""
+
+
 class Api(qbittorrentapi.Client):
     """The library's client, restrained."""
 
@@ -90,9 +94,9 @@ class _Session(QbittorrentSession):
         try:
             response = super().request(method, url, **kwargs)
         except RequestException as error:
-            raise qb.APIConnectionError(type(error).__name__) from None
-        if 300 <= response.status_code < 400:
-            raise qb.APIConnectionError("a redirect")
+            raise NoUse(f"did not answer ({type(error).__name__})") from None
+        if 300 <= response.status_code < 400 or response.status_code >= 500:
+            raise NoUse(f"answered with status {response.status_code}")
         return response
 
 
@@ -107,10 +111,10 @@ def asking(host: str) -> Iterator[None]:
         raise _refused(f"the torrent client at {host} refused our user name and password") from None
     except (qb.HTTP401Error, qb.HTTP403Error):
         raise _refused(f"the torrent client at {host} refused us, perhaps after too many failed logins") from None
-    except qb.HTTPError as error:
-        raise TorrentOutage(f"the torrent client at {host} answered {error.http_status_code}") from None
-    except (qb.APIError, RequestException, KeyError, TypeError, ValueError):
-        raise TorrentOutage(f"the torrent client at {host} did not answer, or not as qBittorrent does") from None
+    except NoUse as error:
+        raise TorrentOutage(f"the torrent client at {host} {error}") from None
+    except (qb.APIError, KeyError, TypeError, ValueError):
+        raise TorrentOutage(f"what answers at {host} does not answer as qBittorrent does") from None
 
 
 def _refused(message: str) -> TorrentOutage:
