@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from dlpipe.db import SqlDatabase
+from tests.torrent_world import TorrentWorld
 from tests.world import World, template
 
 
@@ -23,4 +24,12 @@ def world(ledger_template: Path, tmp_path: Path) -> Iterator[World]:
     shutil.copyfile(ledger_template, file)
     database = SqlDatabase(f"sqlite:///{file}")
     yield World(database, tmp_path / "store")
+    database.close()
+
+
+@pytest.fixture
+def torrent(ledger_template: Path, tmp_path: Path) -> Iterator[TorrentWorld]:
+    file = shutil.copyfile(ledger_template, tmp_path / "ledger.db")
+    database = SqlDatabase(f"sqlite:///{file}")
+    yield TorrentWorld(database, tmp_path)
     database.close()

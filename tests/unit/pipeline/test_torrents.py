@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -15,19 +13,10 @@ from dlpipe.core.errors import InvalidInput, LeaseUnavailable, Retryable, Torren
 from dlpipe.core.model import Scope
 from dlpipe.core.retries import RetryPolicy
 from dlpipe.core.torrents import DownloadStatus
-from dlpipe.db import SqlDatabase
 from dlpipe.pipeline import torrents
 from tests.torrent_world import TorrentWorld, info_hash, magnet
 from tests.torrents_made import make
 from tests.world import DEFAULT
-
-
-@pytest.fixture
-def torrent(ledger_template: Path, tmp_path: Path) -> Iterator[TorrentWorld]:
-    file = shutil.copyfile(ledger_template, tmp_path / "ledger.db")
-    database = SqlDatabase(f"sqlite:///{file}")
-    yield TorrentWorld(database, tmp_path)
-    database.close()
 
 
 def outage() -> TorrentOutage:
