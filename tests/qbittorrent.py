@@ -99,6 +99,7 @@ class QBittorrentServer:
             REQUESTS_ARGS={"proxies": {"http": None, "all": None}},
             HTTPADAPTER_ARGS={"max_retries": 0},
             FORCE_SCHEME_FROM_HOST=True,
+            RAISE_NOTIMPLEMENTEDERROR_FOR_UNIMPLEMENTED_API_ENDPOINTS=True,
         )
 
     def start(self) -> QBittorrentServer:

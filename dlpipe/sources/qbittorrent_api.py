@@ -34,6 +34,22 @@ class NoUse(qb.APIConnectionError):
     """An answer that is none of qBittorrent's own, or a failure of the server."""
 
 
+class Gate:
+    """Shut for a while after our credentials were refused; qBittorrent bans who insists."""
+
+    def __init__(self, pause_s: float, monotonic_s: Callable[[], float]) -> None:
+        self._pause_s, self._monotonic_s = pause_s, monotonic_s
+        self._shut_until_s: float | None = None
+
+    def check(self) -> None:
+        if self._shut_until_s is not None and self._monotonic_s() < self._shut_until_s:
+            raise LoginPaused
+        self._shut_until_s = None
+
+    def shut(self) -> None:
+        self._shut_until_s = self._monotonic_s() + self._pause_s
+
+
 class Api(qbittorrentapi.Client):
     """The library's client, restrained."""
 
@@ -50,8 +66,7 @@ class Api(qbittorrentapi.Client):
         monotonic_s: Callable[[], float],
     ) -> None:
         self._trust: bool | str = ca_file or True
-        self._login_pause_s, self._monotonic_s = login_pause_s, monotonic_s
-        self._no_login_before_s: float | None = None
+        self._gate = Gate(login_pause_s, monotonic_s)
         super().__init__(
             host=url,
             username=username,
@@ -66,7 +81,8 @@ class Api(qbittorrentapi.Client):
     @property
     def _session(self) -> QbittorrentSession:
         if self._http_session is None:
-            session = _Session()
+            # A key is shown with each request, a password only when we log in.
+            session = _Session(self._gate if self._api_key else None)
             session.trust_env = False  # neither proxies nor .netrc
             session.verify = self._trust
             if self._api_key:
@@ -76,25 +92,30 @@ class Api(qbittorrentapi.Client):
 
     def auth_log_in(self, username: str | None = None, password: str | None = None, **kwargs: Any) -> None:
         """Log in, which the library does whenever a request is answered 403; but not soon after a refusal."""
-        now_s = self._monotonic_s()
-        if self._no_login_before_s is not None and now_s < self._no_login_before_s:
-            raise LoginPaused
+        self._gate.check()
         try:
             super().auth_log_in(username, password, **kwargs)
         except (qb.LoginFailed, qb.HTTP403Error, qb.HTTP401Error):
-            self._no_login_before_s = now_s + self._login_pause_s
+            self._gate.shut()
             raise
-        self._no_login_before_s = None
 
 
 class _Session(QbittorrentSession):
     """Answers are taken as they come; the library repeats what fails otherwise, logins among it."""
 
+    def __init__(self, gate: Gate | None) -> None:
+        super().__init__()
+        self._gate = gate
+
     def request(self, method: str, url: str, **kwargs: Any) -> Response:  # type: ignore[override]
+        if self._gate is not None:
+            self._gate.check()
         try:
             response = super().request(method, url, **kwargs)
         except RequestException as error:
             raise NoUse(f"did not answer ({type(error).__name__})") from None
+        if self._gate is not None and response.status_code in (401, 403):
+            self._gate.shut()
         if 300 <= response.status_code < 400 or response.status_code >= 500:
             raise NoUse(f"answered with status {response.status_code}")
         return response
@@ -106,7 +127,7 @@ def asking(host: str) -> Iterator[None]:
     try:
         yield
     except LoginPaused:
-        raise _refused(f"the torrent client at {host} refused a login a short time ago, so we wait") from None
+        raise _refused(f"the torrent client at {host} refused us a short time ago, so we wait") from None
     except qb.LoginFailed:
         raise _refused(f"the torrent client at {host} refused our user name and password") from None
     except (qb.HTTP401Error, qb.HTTP403Error):
