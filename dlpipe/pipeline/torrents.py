@@ -228,11 +228,15 @@ def send_due(deps: TorrentDeps, now: datetime | None = None) -> int:
     return len(free)
 
 
-def take_due(deps: TorrentDeps, now: datetime | None = None) -> list[Followed]:
-    """Jobs whose work is due; it is due again in a while, should this taker come to nothing."""
+def take_due(deps: TorrentDeps, now: datetime | None = None, *, early: bool = False) -> list[Followed]:
+    """Jobs whose work is due; it is due again in a while, should this taker come to nothing.
+
+    `early`: also what a worker was told of a moment ago. Should he be at it as well, no harm is done.
+    """
+    pause = timedelta(seconds=deps.policy.resend_s)
     with deps.base.database.write() as unit:
         at = now or unit.torrents.clock()
-        return unit.torrents.take_due(deps.policy.batch, at, at + timedelta(seconds=deps.policy.resend_s))
+        return unit.torrents.take_due(deps.policy.batch, at + pause if early else at, at + pause)
 
 
 def _tell(send: Callable[[Sequence[str]], None], job_ids: Sequence[str]) -> None:
