@@ -4,34 +4,31 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Sequence
-from types import ModuleType
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from celery import Celery, chain
+from celery.app.defaults import DEFAULTS
 from kombu.exceptions import ChannelError, OperationalError
 
 from dlpipe import defaults, wiring
-from dlpipe.core.errors import DlpipeError, Misconfigured
-from dlpipe.core.flow import Queue
+from dlpipe.core import flow
+from dlpipe.core.errors import BrokerUnavailable, Misconfigured
 from dlpipe.core.ports import Hint
 
 OVERLAY_ENV = "CELERY_CONFIG_MODULE"
 OVERLAY = "celeryconfig"
 
 
-class BrokerUnavailable(DlpipeError):
-    """The broker did not answer. The jobs are on record and are sent when it is back."""
-
-    code = "broker_unavailable"
-    hint = "Check that the broker is running and that DLPIPE_BROKER_URL names it; the jobs go out by themselves."
-
-
 def _overlay() -> dict[str, Any]:
     """What the deployment changes: the module CELERY_CONFIG_MODULE names, else a `celeryconfig` on the path."""
     name = os.environ.get(OVERLAY_ENV, OVERLAY)
     try:
-        module: ModuleType = importlib.import_module(name)
+        with _celerys_path():
+            module = importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name == name and OVERLAY_ENV not in os.environ:
             return {}
@@ -40,11 +37,22 @@ def _overlay() -> dict[str, Any]:
             code="celeryconfig_missing",
             hint=f"Correct {OVERLAY_ENV}, or unset it.",
         ) from error
-    return {
-        key: value
-        for key, value in vars(module).items()
-        if key.islower() and not key.startswith("_") and not isinstance(value, ModuleType) and not callable(value)
-    }
+    return {key: value for key, value in vars(module).items() if key in DEFAULTS}
+
+
+@contextmanager
+def _celerys_path() -> Iterator[None]:
+    """The `celery` command looks for modules in the current folder first, as its users know it.
+
+    `dlpipe` does not: it is run anywhere, also where a file of that name is somebody else's.
+    """
+    before = list(sys.path)
+    if Path(sys.argv[0]).name == "celery":
+        sys.path.insert(0, str(Path.cwd()))
+    try:
+        yield
+    finally:
+        sys.path[:] = before
 
 
 def make_app() -> Celery:
@@ -91,11 +99,16 @@ class CeleryPublisher:
         with self._app.pool.acquire(block=True, timeout=10) as connection:
             _connected(connection)
 
+    def _queues(self) -> set[str]:
+        """Where messages of stages wait, also when the deployment has given them other queues."""
+        routed = (self._app.amqp.router.route({}, f"dlpipe.{row.name}") for row in flow.STAGES)
+        return {str(getattr(route["queue"], "name", route["queue"])) for route in routed}
+
     def waiting(self) -> int | None:
         try:
             with self._app.pool.acquire(block=True, timeout=10) as connection:
                 channel = _connected(connection)
-                return sum(_depth(channel, queue) for queue in (Queue.NET, Queue.DISK))
+                return sum(_depth(channel, queue) for queue in self._queues())
         except (OperationalError, OSError):
             return None
 
@@ -106,8 +119,8 @@ def _connected(connection: Any) -> Any:
     return connection.default_channel
 
 
-def _depth(channel: Any, queue: Queue) -> int:
+def _depth(channel: Any, queue: str) -> int:
     try:
-        return int(channel.queue_declare(queue=queue.value, passive=True).message_count)
+        return int(channel.queue_declare(queue=queue, passive=True).message_count)
     except ChannelError:
         return 0  # Redis forgets an empty queue

@@ -28,11 +28,14 @@ def absent(reason: str) -> NoReturn:
 
 @pytest.fixture(scope="session")
 def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Postgres]:
-    """One server for the session, or for each worker of xdist."""
+    """One server for the session, or for each worker of xdist. Not for tests that cut its power: it may forget."""
     if reason := postgres_server.missing():
         absent(reason)
     with Postgres(tmp_path_factory.mktemp("postgres")) as server:
+        with server.connect() as admin:
+            admin.execute("ALTER ROLE postgres SET synchronous_commit = off")
         yield server
+        server.kill()  # nothing of it is wanted any more, so nothing need be written out
 
 
 @pytest.fixture(scope="session")

@@ -57,6 +57,7 @@ class Origin:
         self._scripts: dict[str, list[Script]] = {}
         self._open: set[socket.socket] = set()
         self._lock = threading.Lock()
+        self._left = threading.Condition(self._lock)
         self._threads = [threading.Thread(target=self._accept, daemon=True)]
         self._threads[0].start()
 
@@ -67,6 +68,11 @@ class Origin:
 
     def of(self, path: str) -> list[Asked]:
         return [asked for asked in self.asked if asked.target.partition("?")[0] == path]
+
+    def all_have_left(self, within_s: float = _JOIN_S) -> bool:
+        """Wait until every connection is closed; False when one is still open by then."""
+        with self._left:
+            return self._left.wait_for(lambda: not self._open, within_s)
 
     def _accept(self) -> None:
         while True:
@@ -92,6 +98,7 @@ class Origin:
             with self._lock:
                 self._open.discard(connection)
                 connection.close()
+                self._left.notify_all()
 
     def _one(self, connection: socket.socket, readline: Callable[[], bytes], number: int) -> bool:
         first = readline().decode("latin-1").split()

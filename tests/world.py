@@ -19,7 +19,6 @@ from dlpipe.core.ports import Claimed, Hint, Leases, Progress, Publisher, Source
 from dlpipe.core.states import State
 from dlpipe.db import SqlDatabase
 from dlpipe.db.clock import after
-from dlpipe.db.migrate import migrate
 from dlpipe.db.rows import JOB_COLUMNS, job_from
 from dlpipe.db.schema import artifact_jobs, jobs
 from dlpipe.net import urls
@@ -220,20 +219,6 @@ def blobs(root: Path) -> dict[str, bytes]:
             assert path.name.partition(".")[0] == sha256(data), f"{name} holds other bytes"
         found[str(name)] = data
     return found
-
-
-def template(path: Path) -> Path:
-    """A migrated SQLite ledger, to be copied: migrating takes longer than most tests."""
-    database = SqlDatabase(f"sqlite:///{path}")
-    migrate(database)
-    database.close()  # which brings what stands in the write-ahead log into the file
-    return path
-
-
-def empty(database: SqlDatabase) -> None:
-    with database.engine.begin() as connection:
-        for table in TABLES:
-            connection.execute(sa.text(f"DELETE FROM {table}"))
 
 
 def job_of(world: World, job_id: str) -> ArtifactJob:

@@ -52,6 +52,13 @@ class LeaseUnavailable(DlpipeError):
     hint = "Check that Redis is running and that DLPIPE_REDIS_URL names it; the work goes on by itself."
 
 
+class BrokerUnavailable(DlpipeError):
+    """The broker did not answer. The jobs are on record and are sent when it is back."""
+
+    code = "broker_unavailable"
+    hint = "Check that the broker is running and that DLPIPE_BROKER_URL names it; the jobs go out by themselves."
+
+
 class ResultUnreadable(DlpipeError):
     """A stored result does not have the shape its kind demands."""
 

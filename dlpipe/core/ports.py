@@ -265,7 +265,7 @@ class Leases(Protocol):
 
 
 class Publisher(Protocol):
-    """Sends hints. A hint may be lost or doubled without harm."""
+    """Sends hints. A hint may be lost or doubled without harm. BrokerUnavailable when it could not be sent."""
 
     def publish(self, hints: Sequence[Hint]) -> None: ...
 

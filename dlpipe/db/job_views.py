@@ -135,14 +135,13 @@ def _views(connection: sa.Connection, query: sa.Select[Any]) -> list[JobView]:
 
 
 def _view(row: Any, artifacts: tuple[str, ...]) -> JobView:
-    state = State(row.state)
     return JobView(
         job_id=row.job_id,
         scope=Scope(row.tenant_id, row.project_id),
         job_type=row.job_type,
         status=Status(row.status),
-        progress=max(row.progress, _progress(state)),
-        state=state,
+        progress=row.progress,
+        state=State(row.state),
         work_id=row.work_id,
         artifact_id=row.artifact_id,
         url=redact(row.request_url),

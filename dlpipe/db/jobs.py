@@ -67,8 +67,8 @@ class SqlJobs:
         ).first()
         if row is None:
             return self._why_not(stage, job_id, run)
-        if row.state in _STARTED:
-            self._set_status(job_id, Status.PROCESSING, only_from=Status.PENDING)
+        if row.state == State.LEASED.value:
+            self._note(job_id, status=Status.PROCESSING.value, progress=0)
         owner = self._connection.execute(
             sa.select(jobs.c.tenant_id, jobs.c.project_id).where(jobs.c.job_id == job_id)
         ).one()
@@ -97,21 +97,19 @@ class SqlJobs:
         changed = self._guarded(job, allowed).values(state=target.value, **_FREE, published_at=None if ended else now())
         if self._connection.execute(changed).rowcount == 0:
             self._raise_why(job, target, allowed)
-        if ended:
-            self._connection.execute(
-                sa.update(jobs)
-                .where(jobs.c.job_id == job.job_id)
-                .values(
-                    status=states.status_of(target, retry_due=False).value,
-                    progress=100,
-                    completed_at=now(),
-                    updated_at=now(),
-                    failed_at=None,
-                    error_code=None,
-                    error_message_safe=None,
-                    error_debug_id=None,
-                )
-            )
+        if not ended:
+            self._note(job.job_id, progress=stage.progress)
+            return
+        self._note(
+            job.job_id,
+            status=states.status_of(target, retry_due=False).value,
+            progress=100,
+            completed_at=now(),
+            failed_at=None,
+            error_code=None,
+            error_message_safe=None,
+            error_debug_id=None,
+        )
 
     def fail(self, job: ArtifactJob, write: FailureWrite) -> None:
         waits = write.due_after_s is not None
@@ -311,28 +309,21 @@ class SqlJobs:
             raise LeaseLost(f"the claim on job {job.job_id} is over: it was given back")
         raise IllegalTransition(job.job_id, wanted, states.origins(wanted), row.state)
 
-    def _set_status(self, job_id: str, status: Status, only_from: Status) -> None:
-        self._connection.execute(
-            sa.update(jobs)
-            .where(jobs.c.job_id == job_id, jobs.c.status == only_from.value)
-            .values(status=status.value, updated_at=now())
-        )
+    def _note(self, job_id: str, **values: Any) -> None:
+        """The canonical row follows in the same transaction (STATE-7)."""
+        self._connection.execute(sa.update(jobs).where(jobs.c.job_id == job_id).values(updated_at=now(), **values))
 
     def _note_error(self, job_id: str, status: Status | None, write: FailureWrite, *, ended: bool) -> None:
         values: dict[str, Any] = {
             "error_code": write.code,
             "error_message_safe": write.message[:1024],
             "error_debug_id": write.debug_id,
-            "updated_at": now(),
         }
         if status is not None:
             values["status"] = status.value
         if ended:
             values["failed_at"] = now()
-        self._connection.execute(sa.update(jobs).where(jobs.c.job_id == job_id).values(values))
-
-
-_STARTED = frozenset(target.value for state in State if (target := states.start_target(state)) is State.LEASED)
+        self._note(job_id, **values)
 
 
 def _in(found: frozenset[State]) -> sa.ColumnElement[bool]:

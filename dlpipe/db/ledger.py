@@ -65,8 +65,9 @@ class SqlLedger:
                     "result_code": sa.case((finished, _O.result_code), else_=None),
                 },
             )
-        )
-        if started.rowcount == 0:
+            .returning(_O.op_key)
+        ).first()
+        if started is None:
             raise LeaseLost("the op was taken over by a later fence")
         if before is None:
             return StartedOp(op_key, op_type, job.run, job.fence, seen=False)

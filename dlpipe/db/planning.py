@@ -113,7 +113,7 @@ def _answer(row: Any, artifacts: tuple[str, ...]) -> PlanAnswer:
         case Status.COMPLETED | Status.SKIPPED:
             return PlanAnswer(row.job_id, "skipped", status, state, artifacts)
         case Status.FAILED:
-            hint = f"It failed for good. To try again: dlpipe fetch --retry URL, or retry('{row.job_id}')."
+            hint = f"It failed for good. To try again: dlpipe retry {row.job_id}, or dlpipe fetch --retry URL."
             return PlanAnswer(row.job_id, "failed", status, state, (), hint)
         case Status.CANCELED:
             hint = "It was canceled. Plan it under another artifact id to fetch it after all."

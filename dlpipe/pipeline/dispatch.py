@@ -30,9 +30,10 @@ def dispatch_lost(deps: Deps) -> int:
     """
     with deps.database.read() as unit:
         waiting = unit.jobs.waiting()
-    missing = waiting - (deps.publisher.waiting() or 0)
-    if missing <= 0:
+    held = deps.publisher.waiting()
+    if held is None or waiting <= held:
         return 0
+    missing = waiting - held
     with deps.database.write() as unit:
         hints = unit.jobs.take_lost(min(missing, deps.policy.batch), deps.policy.lost_after_s)
     _send(deps, hints)

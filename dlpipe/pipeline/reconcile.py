@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from dataclasses import asdict, dataclass
 
+from dlpipe.core.errors import BrokerUnavailable
 from dlpipe.core.ports import Held
 from dlpipe.core.recovery import after_crash
 from dlpipe.pipeline import dispatch
@@ -37,8 +38,12 @@ def reconcile(deps: Deps) -> Report:
     requeued, exhausted = _orphans(deps, dead)
     with deps.database.write() as unit:
         abandoned = unit.ledger.mark_abandoned(deps.policy.batch)
-    lost = dispatch.dispatch_lost(deps)
-    sent = dispatch.dispatch(deps)
+    lost = sent = 0
+    try:
+        lost = dispatch.dispatch_lost(deps)
+        sent = dispatch.dispatch(deps)
+    except BrokerUnavailable as error:
+        log.warning("healed, and not sent: %s", error)  # the next round sends it
     report = Report(requeued, exhausted, len(dead), lost, sent, abandoned)
     if any(asdict(report).values()):
         log.info("reconcile %s", report)

@@ -13,7 +13,7 @@ from dlpipe.core.crash import crash_point
 from dlpipe.core.errors import LeaseBusy, LeaseLost, LeaseUnavailable, LedgerUnavailable, Retryable, StageFailure
 from dlpipe.core.ports import Lease, Past, Refused
 from dlpipe.core.recovery import after_failure
-from dlpipe.core.states import Moment, State
+from dlpipe.core.states import State
 from dlpipe.pipeline.deps import Deps
 from dlpipe.pipeline.stages import STAGES, Stage
 from dlpipe.pipeline.stages.stage import OutOfOrder, Work
@@ -72,6 +72,8 @@ def run(deps: Deps, stage_name: str, job_id: str, run_no: int) -> Outcome:
             return _carry_out(deps, stage, stage_name, claimed) if isinstance(claimed, Work) else claimed
     except LeaseBusy:
         return Dropped("lease_busy")
+    except LeaseLost:
+        return Dropped("lease_lost")
     except (LeaseUnavailable, LedgerUnavailable) as error:
         log.warning("stage=%s job=%s run=%d not done: %s", stage_name, job_id, run_no, error.code)
         return Dropped(error.code)
@@ -94,8 +96,7 @@ def _claim(deps: Deps, stage: Stage, stage_name: str, job_id: str, run_no: int, 
             unit.rollback()
             return Dropped("out_of_order")
         op = unit.ledger.start(keys.op_key(row.op, job_id, **extras), row.op, job)
-        settled = job.state in states.sources(job.state, Moment.FINISH, stage_name)
-        if op.prior is not None and op.prior_run == run_no and settled:
+        if op.prior is not None and op.prior_run == run_no:
             unit.rollback()  # recorded in this very run: the state has nothing to catch up on
             return Done(job.state, replayed=True)
     lease.bind(job.fence)

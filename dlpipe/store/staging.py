@@ -15,7 +15,7 @@ import stat
 import time
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -72,7 +72,7 @@ class _Sidecar:
                 return None
             body["checkpoints"] = [Checkpoint(int(at), str(digest)) for at, digest in body["checkpoints"]]
             return _Sidecar(**body)
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, AttributeError):
             return None
 
 
@@ -85,13 +85,13 @@ class LocalStaging:
     @contextmanager
     def claim(self, tenant: str, canonical_url: str, job_id: str, fence: int) -> Iterator[LocalPart]:
         slug = part_slug(tenant, canonical_url)
-        with disk_errors(), folder(self._root, (STAGING, check_id("tenant", tenant)), create=True) as where:
-            part = LocalPart(self._root / STAGING / tenant, where, slug, job_id, fence)
-            try:
+        with ExitStack() as stack:
+            with disk_errors():  # not around the body: what goes wrong there need not be the disk's fault
+                where = stack.enter_context(folder(self._root, (STAGING, check_id("tenant", tenant)), create=True))
+                part = LocalPart(self._root / STAGING / tenant, where, slug, job_id, fence)
+                stack.callback(part.close)
                 part.lock()
-                yield part
-            finally:
-                part.close()
+            yield part
 
 
 class LocalPart:
@@ -223,7 +223,11 @@ class LocalPart:
             flags = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_CREAT | os.O_EXCL
             fd = os.open(fresh, flags, 0o600, dir_fd=self._where)
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            os.rename(fresh, self._name, src_dir_fd=self._where, dst_dir_fd=self._where)
+            try:
+                self._rename(fresh, self._name)
+            except OSError:
+                os.close(fd)
+                raise
             os.close(self._fd)
             self._fd, self._sealed = fd, False
             self._offset, self._digest, self._marks = 0, hashlib.sha256(), []
@@ -306,6 +310,10 @@ class LocalPart:
                 self.flush()
 
     def flush(self) -> None:
+        if self._offset:  # of nothing there is nothing to vouch for
+            self._checkpoint()
+
+    def _checkpoint(self) -> None:
         side = self._side
         if side is None or (side.checkpoints and side.checkpoints[-1].offset >= self._offset):
             return
@@ -317,7 +325,7 @@ class LocalPart:
             self._write_side()
 
     def finish(self) -> tuple[str, int, int]:
-        self.flush()
+        self._checkpoint()
         with disk_errors():
             self._check_ours()
             if os.fstat(self._fd).st_size != self._offset:
@@ -369,7 +377,14 @@ class LocalPart:
         )
         with os.fdopen(fd, "wb") as file:
             file.write(self._side.dump())
-        os.rename(temporary, self._side_name, src_dir_fd=self._where, dst_dir_fd=self._where)
+        self._rename(temporary, self._side_name)
+
+    def _rename(self, temporary: str, name: str) -> None:
+        try:
+            os.rename(temporary, name, src_dir_fd=self._where, dst_dir_fd=self._where)
+        except OSError:
+            os.unlink(temporary, dir_fd=self._where)
+            raise
 
 
 def _thinned(marks: list[Checkpoint]) -> list[Checkpoint]:

@@ -1,9 +1,8 @@
-"""Ledgers of both kinds, a real Redis for the leases, and a clean process to fork workers from."""
+"""A real Redis for the leases, and a clean process to fork workers from."""
 
 from __future__ import annotations
 
 import multiprocessing
-import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -14,11 +13,9 @@ import pytest
 import redis
 
 from dlpipe.db import SqlDatabase
-from dlpipe.db.migrate import migrate
 from dlpipe.lease.lock import RedisLeases
-from tests import postgres
 from tests.servers import Valkey
-from tests.world import World, empty, template
+from tests.world import World
 
 KILLED = -9
 
@@ -29,38 +26,10 @@ def valkey() -> Iterator[Valkey]:
         yield server
 
 
-@pytest.fixture(scope="session")
-def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return template(tmp_path_factory.mktemp("ledger") / "template.db")
-
-
-@pytest.fixture(scope="session")
-def postgres_database(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SqlDatabase]:
-    postgres.require()
-    with postgres.Postgres(tmp_path_factory.mktemp("pg")) as server:
-        database = SqlDatabase(server.create_database())
-        migrate(database)
-        yield database
-        database.close()
-
-
-@pytest.fixture(params=["sqlite", "postgresql"])
-def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[SqlDatabase]:
-    if request.param == "postgresql":
-        shared: SqlDatabase = request.getfixturevalue("postgres_database")
-        empty(shared)
-        yield shared
-        return
-    file = tmp_path / "ledger.db"
-    shutil.copyfile(request.getfixturevalue("sqlite_template"), file)
-    database = SqlDatabase(f"sqlite:///{file}")
-    yield database
-    database.close()
-
-
 @pytest.fixture
-def world(database: SqlDatabase, tmp_path: Path, valkey: Valkey) -> Iterator[World]:
+def world(database_url: str, tmp_path: Path, valkey: Valkey) -> Iterator[World]:
     """The holder that carries on. Its leases are real: what the dead one held is still in Redis."""
+    database = SqlDatabase(database_url)
     made = World(database, tmp_path / "store")
     with valkey.client() as client:
         client.flushall()
@@ -70,6 +39,7 @@ def world(database: SqlDatabase, tmp_path: Path, valkey: Valkey) -> Iterator[Wor
     yield made
     leases.close()
     line.close()
+    database.close()
 
 
 Kill = Callable[..., None]

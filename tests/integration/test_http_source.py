@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
@@ -226,6 +227,14 @@ def test_abandoned_body_is_not_drained_and_its_connection_is_not_used_again(orig
     assert [asked.connection for asked in origin.asked] == [1, 2]
 
 
+def test_answer_that_nobody_reads_is_let_go(origin: Origin, client: Client) -> None:
+    url = origin.on("/f", Say(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n", Then.HANG))
+    with client.source.get(url) as got:
+        assert not origin.all_have_left(within_s=0.05)
+    assert origin.all_have_left()
+    assert list(got.chunks()) == []
+
+
 # ── ranges ────────────────────────────────────────────────────────────────────────────────────────
 
 REST = Want(start=40, if_range='"v1"', etag='"v1"', total=100)
@@ -304,6 +313,13 @@ def test_redirect_to_another_origin(origin: Origin, client: Client) -> None:
         url = origin.on("/f", _to(other.on("/g", answer(200, b"abc"))))
         assert client.fetch(url) == (Finished(), b"abc")
         assert len(other.asked) == 1
+
+
+def test_body_of_a_redirect_is_let_go_unread(origin: Origin, client: Client) -> None:
+    endless = b"HTTP/1.1 302 Found\r\nLocation: /there\r\nContent-Length: 1000\r\n\r\n"
+    origin.on("/there", Say(answer(200, b"abc"), Then.CLOSE))
+    assert client.fetch(origin.on("/f", Say(endless, Then.HANG))) == (Finished(), b"abc")
+    assert origin.all_have_left()
 
 
 def test_redirect_loop(origin: Origin, client: Client) -> None:
@@ -520,6 +536,23 @@ def test_row_48_an_idle_connection_that_the_server_closes_costs_no_try(origin: O
     assert client.slept == []
 
 
+def test_row_48_the_second_try_takes_no_other_idle_connection_that_may_be_as_stale(
+    origin: Origin, client: Client
+) -> None:
+    url = origin.on(
+        "/f",
+        lambda asked: Say(
+            answer(200, b"abc") if len(origin.asked) <= 2 or asked.connection > 2 else b"",
+            Then.KEEP if len(origin.asked) <= 2 else Then.CLOSE,
+        ),
+    )
+    with client.source.get(url) as one, client.source.get(url) as two:
+        assert b"".join([*one.chunks(), *two.chunks()]) == b"abcabc"
+    assert client.fetch(url) == (Finished(), b"abc")
+    assert origin.connections == 3
+    assert (len(origin.asked), client.slept) == (4, [])
+
+
 def test_plain_http_on_a_tls_port_is_a_failure_with_a_name(origin: Origin, client: Client) -> None:
     with pytest.raises(StageFailure) as caught:
         client.fetch(origin.url.replace("http", "https") + "/f")
@@ -561,6 +594,7 @@ def test_forked_child_makes_a_client_of_its_own(origin: Origin, client: Client) 
     with client.hub._lock:  # held by another thread at the moment of the fork, as it were
         child = os.fork()
         if child == 0:
+            signal.alarm(20)  # a child that waits for the parent's lock would wait for ever
             try:
                 os._exit(0 if client.fetch(url) == (Finished(), b"abc") else 1)
             finally:

@@ -117,6 +117,8 @@ class _Fetch:
             max_bytes=self._max_bytes,
         )
         with self._deps.source.get(self._job.request_url, start=want.start, if_range=want.if_range) as answer:
+            if answer.status == 206 and facts and answer.final_url_sha256 != facts.final_url_sha256:
+                return self._restart("final_url_changed")  # row 42: another place's validators say nothing
             match ranges.judge(answer.status, answer.headers, answer.framing, want):
                 case ranges.Restart(reason=reason):
                     return self._restart(reason)

@@ -184,8 +184,8 @@ class Row:
 
 
 @pytest.fixture
-def machine(ledger_template: Path) -> type[Rounds]:
-    Rounds.template = ledger_template
+def machine(sqlite_template: Path) -> type[Rounds]:
+    Rounds.template = sqlite_template
     return Rounds
 
 

@@ -1,0 +1,204 @@
+"""Real workers, a real scheduler and a real broker, as a user would start them; each is ended by its pid."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import sqlalchemy as sa
+
+from dlpipe.db import SqlDatabase
+from dlpipe.embedded.process import birth
+from dlpipe.embedded.tether import tethered
+from tests.servers import Valkey, wait_until
+from tests.world import blobs, sha256, staged
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+QUICK = {
+    "DLPIPE_LEASE_TTL_S": "2",
+    "DLPIPE_LEASE_RENEW_S": "0.5",
+    "DLPIPE_HEAL_EVERY_S": "1",
+    "DLPIPE_DISPATCH_EVERY_S": "0.5",
+    "DLPIPE_DISPATCH_LOST_AFTER_S": "2",
+    "DLPIPE_RETRY_BASE_S": "0.1",
+    "DLPIPE_NET_READ_S": "300",  # gates are shut for as long as a test wants
+}
+END_S = 20.0
+_PLAN = """
+import json, sys
+from dlpipe import plan_many
+summary = plan_many(json.loads(line) for line in sys.stdin)
+print(json.dumps({"created": summary.created, "refused": summary.refused_count}))
+"""
+
+
+class Process:
+    """One child; its output is in a file."""
+
+    def __init__(self, name: str, argv: list[str], env: Mapping[str, str], cwd: Path, log: Path) -> None:
+        self.name, self.log = name, log
+        with log.open("ab") as out:
+            self._child = subprocess.Popen(
+                tethered(argv), env=dict(env), cwd=cwd, stdin=subprocess.DEVNULL, stdout=out, stderr=out
+            )
+        self.pid = self._child.pid
+
+    @property
+    def lives(self) -> bool:
+        return self._child.poll() is None
+
+    def says(self, text: str) -> bool:
+        return text in self.log.read_text(errors="replace")
+
+    def send(self, number: signal.Signals) -> None:
+        self._child.send_signal(number)
+
+    def kill(self) -> None:
+        self.send(signal.SIGKILL)
+        self._child.wait(END_S)
+
+    def stop(self) -> None:
+        """Warm shutdown, as an operator does it."""
+        if self.lives:
+            self.send(signal.SIGTERM)
+            self.send(signal.SIGCONT)
+            try:
+                self._child.wait(END_S)
+            except subprocess.TimeoutExpired:
+                self.kill()
+
+
+class Fleet:
+    def __init__(self, home: Path, broker: Valkey, **settings: str) -> None:
+        self.home, self.broker = home, broker
+        home.mkdir(parents=True, exist_ok=True)
+        self.env = {
+            "PATH": os.environ.get("PATH", "/usr/bin:/bin"),
+            "HOME": str(home),
+            "DLPIPE_HOME": str(home),
+            "DLPIPE_ALLOW_PRIVATE": "1",
+            "DLPIPE_BROKER_URL": f"redis+socket://{broker.socket}?virtual_host=0",
+            "DLPIPE_REDIS_URL": f"unix://{broker.socket}?db=0",
+            "PYTHONWARNINGS": "ignore",
+            **settings,
+        }
+        self.cwd = REPOSITORY
+        self.processes: list[Process] = []
+        self.database = SqlDatabase(f"sqlite:///{home / 'ledger.db'}")
+
+    # ── starting ──
+
+    def celery(self, name: str, *words: str, **env: str) -> Process:
+        argv = [sys.executable, "-m", "celery", "-A", "dlpipe", *words]
+        process = Process(name, argv, {**self.env, **env}, self.cwd, self.home / f"{name}.log")
+        self.processes.append(process)
+        return process
+
+    def worker(self, name: str, *more: str, pool: str = "threads", size: int = 4, **env: str) -> Process:
+        """A worker that is ready to take work when this returns."""
+        process = self.celery(
+            name, "worker", "-P", pool, "-c", str(size), "-n", f"{name}@test", "-l", "INFO",
+            "--without-gossip", "--without-mingle", *more, **env,
+        )  # fmt: skip
+        self.until(lambda: process.says("ready."), f"worker {name} to be ready", process)
+        return process
+
+    def beat(self) -> Process:
+        return self.celery("beat", "beat", "-s", str(self.home / "schedule"), "-l", "INFO")
+
+    def python(self, code: str, text: str = "") -> str:
+        """Run a piece of code in a plain Python process; answers what it printed."""
+        done = subprocess.run(
+            [sys.executable, "-c", code],
+            input=text, env=self.env, cwd=self.cwd, capture_output=True, text=True, timeout=60, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def plan(self, urls: list[str], **fields: Any) -> None:
+        """Plan from another process, as a caller does."""
+        lines = "".join(json.dumps({"url": url, **fields}) + "\n" for url in urls)
+        assert json.loads(self.python(_PLAN, lines)) == {"created": len(urls), "refused": 0}
+
+    # ── looking ──
+
+    def sql(self, text: str, **values: Any) -> list[Any]:
+        with self.database.read() as unit:
+            return list(unit._connection.execute(sa.text(text), values).all())
+
+    def states(self) -> dict[str, int]:
+        found = self.sql("SELECT state, count(*) AS n FROM artifact_jobs GROUP BY state")
+        return {row.state: row.n for row in found}
+
+    def done(self) -> int:
+        return self.states().get("DEDUPED", 0)
+
+    def job(self, url: str) -> Any:
+        return self.sql("SELECT * FROM artifact_jobs WHERE request_url = :url", url=url)[0]
+
+    def ledger(self) -> dict[str, list[Any]]:
+        """All that must not change when a late worker comes back."""
+        tables = "jobs artifact_jobs artifact_ops artifacts job_artifacts hash_index url_index manifest".split()
+        return {table: sorted(map(repr, self.sql(f"SELECT * FROM {table}"))) for table in tables}
+
+    def until(self, condition: Any, what: str, process: Process | None = None, within_s: float = 40.0) -> None:
+        """Wait; when it does not come, say where everything stands."""
+
+        def look() -> bool:
+            if process is not None and not process.lives:
+                raise RuntimeError(f"{process.name} ended:\n{process.log.read_text()[-3000:]}")
+            return bool(condition())
+
+        try:
+            wait_until(look, what, within_s)
+        except TimeoutError as error:
+            states = self.states() if (self.home / "ledger.db").exists() else {}
+            logs = "".join(f"\n── {p.name} ──\n{p.log.read_text()[-1500:]}" for p in self.processes)
+            raise TimeoutError(f"{error}; {states}{logs}") from None
+
+    def assert_each_once(self, bodies: Mapping[str, bytes]) -> None:
+        """Every URL's job is done, every effect recorded once, every file right, and nothing is left over."""
+        assert self.states() == {"DEDUPED": len(bodies)}
+        rows = self.sql(
+            "SELECT j.request_url AS url, a.sha256, a.byte_size, a.storage_pointer FROM artifact_jobs j"
+            " JOIN artifacts a ON a.created_by_job_id = j.job_id"
+        )
+        assert sorted((row.url, row.sha256) for row in rows) == sorted(
+            (url, sha256(body)) for url, body in bodies.items()
+        )
+        for op in ("FINALIZE", "INDEX", "DEDUPE"):
+            counts = self.sql(
+                "SELECT state, count(*) AS n, count(DISTINCT job_id) AS jobs FROM artifact_ops"
+                " WHERE op_type = :op GROUP BY state",
+                op=op,
+            )
+            assert [(row.state, row.n, row.jobs) for row in counts] == [
+                ("finished", len(bodies), len(bodies))
+            ]
+        assert self.sql("SELECT count(*) AS n FROM manifest")[0].n == len(bodies)
+        store = self.home / "store"
+        assert sorted(map(sha256, blobs(store).values())) == sorted({sha256(b) for b in bodies.values()})
+        assert staged(store) == []
+
+    # ── ending ──
+
+    def __enter__(self) -> Fleet:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for process in reversed(self.processes):
+            process.stop()
+        self.database.close()
+
+
+def is_gone(pid: int) -> bool:
+    return birth(pid) is None

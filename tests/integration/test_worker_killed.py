@@ -1,0 +1,135 @@
+"""Workers that are stopped or killed in the middle of a stream: another one ends the job. LEASE-3, HEAL-2, RESUME-2."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.fleet import QUICK, Fleet
+from tests.servers import Valkey
+from tests.webserver import WebServer
+from tests.world import blobs, staged
+
+pytestmark = [pytest.mark.integration, pytest.mark.slow]
+
+MIB = 1 << 20
+PATH = "/big.bin"
+SIZE = 6 * MIB
+HALF = 3 * MIB + 1000
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[Valkey]:
+    with tempfile.TemporaryDirectory(prefix="dl") as directory, Valkey(directory) as server:
+        yield server
+
+
+@pytest.fixture
+def web() -> Iterator[WebServer]:
+    with WebServer() as server:
+        yield server
+
+
+@pytest.fixture
+def fleet(broker: Valkey, tmp_path: Path) -> Iterator[Fleet]:
+    with broker.client() as client:
+        client.flushall()
+    with Fleet(tmp_path / "home", broker, **QUICK) as fleet:
+        yield fleet
+
+
+def test_a_worker_stopped_beyond_its_lease_changes_nothing_when_it_wakes_up(
+    fleet: Fleet, web: WebServer
+) -> None:
+    url = web.put(PATH, body := os.urandom(SIZE), hold_at=HALF)
+    late = fleet.worker("late")
+    fleet.plan([url])
+    fleet.until(lambda: vouched(fleet) >= 3 * MIB, "the stream to be half-way", late)
+    late.send(signal.SIGSTOP)
+    before = fleet.job(url)
+    fleet.worker("next")
+    fleet.beat()
+    fleet.until(lambda: fleet.job(url).fence > before.fence, "somebody else to take the job")
+    web.release(PATH)
+    fleet.until(fleet.done, "the job to end")
+    fleet.assert_each_once({url: body})
+    ledger, files = fleet.ledger(), inodes(fleet)
+    late.send(signal.SIGCONT)
+    fleet.until(lambda: late.says("given up"), "the late worker to notice", late)
+    fleet.until(lambda: late.says("dropped: lease_lost"), "the late worker to let go", late)
+    assert fleet.ledger() == ledger
+    assert inodes(fleet) == files
+    assert staged(fleet.home / "store") == []
+    fleet.assert_each_once({url: body})
+    # And it is of use again.
+    other = web.put("/other.bin", more := os.urandom(1000))
+    fleet.plan([other])
+    fleet.until(lambda: fleet.done() == 2, "the next job to end", late)
+    fleet.assert_each_once({url: body, other: more})
+
+
+def test_a_stream_cut_off_by_kill_9_goes_on_from_the_bytes_that_are_there(
+    fleet: Fleet, web: WebServer
+) -> None:
+    url = web.put(PATH, body := os.urandom(SIZE), hold_at=HALF)
+    first = fleet.worker("first")
+    fleet.plan([url])
+    fleet.until(lambda: vouched(fleet) >= 3 * MIB, "the stream to be half-way", first)
+    fleet.until(lambda: web.sent(PATH) == HALF, "the gate to be reached", first)
+    held = vouched(fleet)
+    first.kill()
+    web.release(PATH)
+    fleet.worker("second")
+    fleet.beat()
+    fleet.until(fleet.done, "the job to end")
+    fleet.assert_each_once({url: body})
+    cut, rest = web.gets(PATH)
+    assert (cut.range, rest.range, rest.status) == (None, f"bytes={held}-", 206)
+    assert rest.sent == SIZE - held
+    (row,) = fleet.sql("SELECT resumed_from_bytes, bytes_written, resume_decision FROM manifest")
+    assert tuple(row) == (held, SIZE - held, "resume")
+    job = fleet.job(url)
+    assert (job.run, job.attempts) == (2, 1)
+
+
+def test_workers_killed_one_after_the_other_never_lose_what_came(fleet: Fleet, web: WebServer) -> None:
+    url = web.put(PATH, body := os.urandom(SIZE), bytes_per_s=2 * MIB)
+    fleet.beat()
+    for turn in range(3):
+        worker = fleet.worker(f"w{turn}")
+        if turn == 0:
+            fleet.plan([url])
+        fleet.until(lambda t=turn: vouched(fleet) >= (t + 1) * MIB, "one more MiB", worker)  # type: ignore[misc]
+        worker.kill()
+    fleet.worker("last")
+    fleet.until(fleet.done, "the job to end")
+    fleet.assert_each_once({url: body})
+    starts = [int(get.range[6:-1]) if get.range else 0 for get in web.gets(PATH)]
+    assert starts == sorted(starts)
+    assert starts[-1] >= 3 * MIB
+
+
+# ── pieces ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def vouched(fleet: Fleet) -> int:
+    """How many bytes the sidecar of the one part vouches for."""
+    for side in (fleet.home / "store" / ".staging").rglob("*.json"):
+        try:
+            marks = json.loads(json.loads(side.read_text())["body"])["checkpoints"]
+        except FileNotFoundError:
+            continue
+        return int(marks[-1][0]) if marks else 0
+    return 0
+
+
+def inodes(fleet: Fleet) -> dict[str, tuple[int, float, bytes]]:
+    store = fleet.home / "store"
+    stats = {name: (store / name).stat() for name in blobs(store)}
+    return {name: (stat.st_ino, stat.st_mtime, blobs(store)[name]) for name, stat in stats.items()}

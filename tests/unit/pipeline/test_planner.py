@@ -1,0 +1,135 @@
+"""Taking requests in: refused with a reason, or on record before anybody is told. PLAN-3, PLAN-4, PLAN-5, PLAN-8."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from dlpipe.core.errors import DlpipeError, InvalidInput
+from dlpipe.core.model import Scope
+from dlpipe.core.states import State, Status
+from dlpipe.pipeline import planner
+from dlpipe.pipeline.planner import BATCH, PlanSummary
+from tests.world import World
+
+URL = "http://files.example/a.bin"
+
+
+class BrokerDown(DlpipeError):
+    code = "broker_unavailable"
+
+
+@pytest.mark.parametrize(
+    ("fields", "code"),
+    [
+        ({}, "fields_invalid"),
+        ({"url": URL, "sha": "0" * 64}, "fields_invalid"),
+        ({"work_id": "w"}, "fields_invalid"),
+        ({"url": ""}, "url_empty"),
+        ({"url": "ftp://files.example/a"}, "url_scheme"),
+        ({"url": "file:///etc/passwd"}, "url_scheme"),
+        ({"url": "http://user:pw@files.example/a"}, "url_userinfo"),
+        ({"url": "http://files.example/a\nb"}, "url_control_character"),
+        ({"url": "http://files.example/" + "a" * 9_000}, "url_too_long"),
+        ({"url": "http://"}, "url_invalid"),
+        ({"url": URL, "sha256": "abc"}, "sha256_invalid"),
+        ({"url": URL, "max_bytes": -1}, "max_bytes_invalid"),
+        ({"url": URL, "priority": 101}, "priority_invalid"),
+        ({"url": URL, "tenant_id": "../up"}, "tenant_invalid"),
+        ({"url": URL, "ext": ".exe"}, "extension_unknown"),
+        ({"url": URL, "not_before": "tomorrow"}, "not_before_invalid"),
+    ],
+)
+def test_a_bad_request_is_refused_and_changes_nothing(world: World, fields: dict[str, Any], code: str) -> None:
+    before = world.everything()
+    with pytest.raises(InvalidInput) as refused:
+        planner.plan(world.deps, fields)
+    assert refused.value.code == code
+    assert refused.value.hint
+    assert (world.everything(), world.publisher.sent) == (before, [])
+
+
+def test_a_host_that_the_policy_forbids_is_refused(world: World) -> None:
+    world.deps = replace(world.deps, forbidden=lambda host, port: "private" if port == 81 else None)
+    with pytest.raises(InvalidInput) as refused:
+        planner.plan(world.deps, {"url": "http://files.example:81/a"})
+    assert (refused.value.code, "files.example" in refused.value.message) == ("egress_forbidden", True)
+    assert planner.plan(world.deps, {"url": URL}).outcome == "created"
+
+
+def test_a_plan_is_on_record_before_its_message_is_sent(world: World) -> None:
+    rows_when_sent: list[int] = []
+    publish = world.publisher.publish
+    world.publisher.publish = lambda hints: (  # type: ignore[method-assign]
+        rows_when_sent.append(len(world.sql("SELECT 1 FROM artifact_jobs"))),
+        publish(hints),
+    )[1]
+    answer = planner.plan(world.deps, {"url": URL})
+    assert rows_when_sent == [1]
+    (hint,) = world.publisher.sent
+    assert (hint.job_id, hint.run, len(hint.stages)) == (answer.job_id, 1, 6)
+
+
+def test_a_plan_stands_when_nobody_can_be_told(world: World) -> None:
+    world.publisher.error = BrokerDown("no broker")
+    answer = planner.plan(world.deps, {"url": URL})
+    assert (answer.outcome, world.state(answer.job_id)) == ("created", State.PLANNED)
+    world.publisher.error = None
+    world.source.put(URL, b"x")
+    world.drive()
+    assert world.state(answer.job_id) is State.DEDUPED
+
+
+def test_planned_again_the_job_is_answered_as_it_stands(world: World) -> None:
+    world.source.put(URL, b"x")
+    first = planner.plan(world.deps, {"url": URL})
+    assert planner.plan(world.deps, {"url": URL}).outcome == "known"
+    assert len(world.publisher.sent) == 1  # and no second message
+    world.drive()
+    done = planner.plan(world.deps, {"url": "HTTP://FILES.example:80/x/../a.bin#part"})
+    assert (done.job_id, done.outcome, len(done.artifacts)) == (first.job_id, "skipped", 1)
+    gone = world.fetch("http://files.example/gone")
+    answer = planner.plan(world.deps, {"url": "http://files.example/gone"})
+    assert (answer.job_id, answer.outcome, gone in answer.hint) == (gone, "failed", True)
+
+
+def test_a_canceled_job_is_answered_as_canceled(world: World) -> None:
+    job = world.plan(URL)
+    with world.database.write() as unit:
+        assert unit.jobs.cancel(Scope(), job) is Status.CANCELED
+    assert planner.plan(world.deps, {"url": URL}).outcome == "canceled"
+    assert world.publisher.sent == []
+
+
+def test_many_with_bad_ones_in_between_are_planned(world: World) -> None:
+    requests: list[dict[str, Any]] = [{"url": f"http://files.example/{n}"} for n in range(10)]
+    requests[3] = {"url": "nonsense"}
+    requests[7] = {"url": URL, "colour": "red"}
+    requests.append(requests[0])
+    summary = planner.plan_many(world.deps, iter(requests))
+    assert (summary.created, summary.known, summary.refused_count) == (8, 1, 2)
+    assert [(one.position, one.code) for one in summary.refused] == [(4, "url_invalid"), (8, "fields_invalid")]
+    assert len(world.publisher.sent) == 8
+
+
+def test_many_are_taken_in_batches_so_that_memory_is_bounded(world: World) -> None:
+    seen = 0
+
+    def requests() -> Iterator[dict[str, Any]]:
+        nonlocal seen
+        for n in range(2 * BATCH):
+            if n == BATCH + 1:
+                seen = world.sql("SELECT count(*) AS n FROM jobs")[0].n
+            yield {"url": f"http://files.example/{n}"}
+
+    assert planner.plan_many(world.deps, requests()).created == 2 * BATCH
+    assert seen == BATCH
+
+
+def test_of_very_many_refusals_the_first_are_kept_and_all_are_counted(world: World) -> None:
+    summary = planner.plan_many(world.deps, ({"url": "bad"} for _ in range(PlanSummary.KEPT_REFUSALS + 5)))
+    assert summary.refused_count == PlanSummary.KEPT_REFUSALS + 5
+    assert len(summary.refused) == PlanSummary.KEPT_REFUSALS
