@@ -112,6 +112,7 @@ GOOD = bencode({"info": INFO})
         bencode({"info": [b"pieces", PIECES]}),
         bencode({"info": {"name": "book"}}),  # neither kind
         bencode({"info": {"file tree": {}, "name": "book"}}),  # which version?
+        bencode({"info": {"meta version": 2, "name": "book"}}),
         bencode({"info": {"file tree": {}, "meta version": 3}}),
         bencode({"nested": {"info": INFO}}),
         GOOD[:-1],

@@ -182,6 +182,19 @@ def test_what_fails_is_not_repeated(server: WebApi, client: QBittorrent, method:
     assert server.count(method) == 1
 
 
+def test_a_redirect_is_not_followed(server: WebApi, client: QBittorrent) -> None:
+    server.on("torrents/info", Response("", 307, headers={"Location": "elsewhere"}))
+    server.on("torrents/elsewhere", listed(entry(V1)))
+    with pytest.raises(TorrentOutage):
+        client.torrents([V1])
+    assert server.count("torrents/elsewhere") == 0
+
+
+def test_asking_for_nothing_asks_nobody(server: WebApi, client: QBittorrent) -> None:
+    assert client.torrents([]) == {}
+    assert server.asked == []
+
+
 def test_silence_is_an_outage(server: WebApi, client: QBittorrent) -> None:
     server.on("torrents/info", server.hang)
     with pytest.raises(TorrentOutage):
