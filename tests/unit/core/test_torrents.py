@@ -135,7 +135,7 @@ def test_a_name_that_nobody_knows_changes_nothing_and_is_reported(name: str) -> 
     assert look(job(D), torrent(name)) == (UnknownState(name),)
 
 
-@pytest.mark.parametrize(("status", "name"), list(product(TERMINAL, sorted(SEEN))))
+@pytest.mark.parametrize(("status", "name"), list(product(sorted(TERMINAL), sorted(SEEN))))
 def test_a_job_that_has_ended_stays_as_it_is_whatever_the_client_says(status: DownloadStatus, name: str) -> None:
     assert look(job(status), torrent(name)) == (Nothing(),)
     assert look(job(status), None) == (Nothing(),)
