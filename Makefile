@@ -53,8 +53,9 @@ format: setup ## Format, and mend what ruff can mend
 	$(BIN)/ruff format $(PYTHON_FILES)
 
 .PHONY: docs
-docs: setup ## Draw docs/state-machine.md from the table in the code
+docs: setup ## Draw the state machines and tables of the docs from the code
 	$(BIN)/python ops/docs.py
+	$(BIN)/python ops/docs_torrents.py
 
 # Not `setup`: it refuses a lock that has fallen behind pyproject.toml, which is what this mends.
 .PHONY: lock

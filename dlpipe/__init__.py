@@ -3,7 +3,8 @@
     from dlpipe import plan
     plan.delay(url="https://example.org/a.pdf", work_id="w1", artifact_id="a1")
 
-Importing this package opens and starts nothing: `app`, `plan` and `plan_many` are made when first used.
+Importing this package opens and starts nothing: `app`, `plan`, `plan_many` and
+`start_download` are made when first used.
 """
 
 from __future__ import annotations
@@ -13,12 +14,17 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from dlpipe.celery import app
-    from dlpipe.tasks import plan, plan_many
+    from dlpipe.tasks import plan, plan_many, start_download
 
 __version__ = "0.1.0"
-__all__ = ["__version__", "app", "plan", "plan_many"]
+__all__ = ["__version__", "app", "plan", "plan_many", "start_download"]
 
-_LAZY = {"app": "dlpipe.celery", "plan": "dlpipe.tasks", "plan_many": "dlpipe.tasks"}
+_LAZY = {
+    "app": "dlpipe.celery",
+    "plan": "dlpipe.tasks",
+    "plan_many": "dlpipe.tasks",
+    "start_download": "dlpipe.tasks",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -85,6 +85,15 @@ class CeleryPublisher:
         except (OperationalError, OSError) as error:
             raise BrokerUnavailable(f"the broker did not answer ({type(error).__name__})") from error
 
+    def send(self, task: str, job_ids: Sequence[str]) -> None:
+        """One message per job; the queue is that of the task's route."""
+        try:
+            self._answers()
+            for job_id in job_ids:
+                self._app.signature(task, args=(job_id,), immutable=True).apply_async(retry=False)
+        except (OperationalError, OSError) as error:
+            raise BrokerUnavailable(f"the broker did not answer ({type(error).__name__})") from error
+
     def _answers(self) -> None:
         """Ask first: left to itself, sending to a broker that is away tries for many seconds."""
         with self._app.pool.acquire(block=True, timeout=10) as connection:

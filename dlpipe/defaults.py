@@ -51,13 +51,24 @@ def config(settings: Settings) -> dict[str, Any]:
             "dlpipe.plan": {"queue": Queue.PLAN.value},
             "dlpipe.dispatch": {"queue": Queue.BEAT.value},
             "dlpipe.reconcile": {"queue": Queue.BEAT.value},
+            "dlpipe.enqueue_download": {"queue": Queue.NET.value},
+            "dlpipe.register_download": {"queue": Queue.DISK.value},
+            "dlpipe.sync_torrents": {"queue": Queue.BEAT.value},
         },
         "beat_schedule": {
             "dispatch": _every("dlpipe.dispatch", settings.dispatch.every_s),
             "reconcile": _every("dlpipe.reconcile", settings.heal.every_s),
+            **_torrents(settings),
         },
         "beat_max_loop_interval": min(5.0, settings.dispatch.every_s),
     }
+
+
+def _torrents(settings: Settings) -> dict[str, Any]:
+    """Nothing to follow where no qBittorrent is set."""
+    if settings.torrents.url is None:
+        return {}
+    return {"sync_torrents": _every("dlpipe.sync_torrents", settings.torrents.every_s)}
 
 
 def _every(task: str, seconds: float) -> dict[str, Any]:

@@ -93,6 +93,34 @@ class Heal(_Section):
     every_s: float = Field(60.0, gt=0)
 
 
+class Torrents(_Section):
+    """The qBittorrent that transfers torrents for us; without `url` there is none."""
+
+    url: str | None = None
+    user: str | None = None
+    password: SecretStr | None = None
+    api_key: SecretStr | None = None
+    ca_file: Path | None = None
+    save_path: str | None = None
+    local_path: Path | None = None
+    every_s: float = Field(15.0, gt=0)
+    batch: int = Field(100, ge=1, le=1_000)
+    grace_s: float = Field(60.0, ge=0)
+    stall_s: float = Field(600.0, gt=0)
+    attempts: int = Field(10, ge=1, le=1_000)
+    base_s: float = Field(5.0, gt=0)
+    cap_s: float = Field(600.0, gt=0)
+    removal: Literal["keep", "remove", "remove_with_files"] = "remove"
+    sharing: Literal["link", "clone", "copy"] = "link"
+    max_files: int = Field(10_000, ge=1)
+
+    @model_validator(mode="after")
+    def _usable(self) -> Torrents:
+        if self.url is not None and (self.save_path is None or not self.save_path.startswith("/")):
+            raise ValueError("save_path must name the download folder as qBittorrent sees it, beginning with /")
+        return self
+
+
 class Worker(_Section):
     """The workers of the one-machine stack."""
 
@@ -121,6 +149,7 @@ class Settings(_Section):
     stream: Stream = Stream()
     dispatch: Dispatch = Dispatch()
     heal: Heal = Heal()
+    torrents: Torrents = Torrents()
     worker: Worker = Worker()
     broker: Broker = Broker()
 

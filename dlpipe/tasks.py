@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -11,14 +11,16 @@ from celery.result import EagerResult
 
 from dlpipe import wiring
 from dlpipe.celery import CeleryPublisher, app
+from dlpipe.core.downloads import StartAnswer
 from dlpipe.core.flow import Queue
 from dlpipe.pipeline import dispatch as dispatching
-from dlpipe.pipeline import planner, runner
+from dlpipe.pipeline import planner, runner, torrent_files, torrent_sync, torrents
 from dlpipe.pipeline import reconcile as healing
 from dlpipe.pipeline.deps import Deps
 from dlpipe.pipeline.planner import PlanSummary
+from dlpipe.pipeline.torrents import TorrentDeps
 
-__all__ = ["deps", "plan", "plan_many"]
+__all__ = ["deps", "plan", "plan_many", "start_download", "torrent_deps"]
 
 if TYPE_CHECKING:
     _Task = Task[Any, Any]
@@ -97,6 +99,38 @@ def dedupe(self: Any, job_id: str, run: int) -> str:
     return _stage(self, "dedupe", job_id, run)
 
 
+# ── torrents ──────────────────────────────────────────────────────────────────────────────────────
+
+
+class _Messages:
+    """The port `Messages` of the pipeline's torrents."""
+
+    def enqueue(self, job_ids: Sequence[str]) -> None:
+        CeleryPublisher(app).send(enqueue_download.name, job_ids)
+
+    def register(self, job_ids: Sequence[str]) -> None:
+        CeleryPublisher(app).send(register_download.name, job_ids)
+
+
+def torrent_deps() -> TorrentDeps:
+    return wiring.torrents(lambda: CeleryPublisher(app), _Messages())
+
+
+def start_download(**fields: Any) -> StartAnswer:
+    """Ask for a torrent (user_id, book_id, media_type, source); answers the active job if there is one."""
+    return torrents.start_download(torrent_deps(), fields)
+
+
+@app.task(name="dlpipe.enqueue_download")
+def enqueue_download(job_id: str) -> str:
+    return torrents.enqueue(torrent_deps(), job_id)
+
+
+@app.task(name="dlpipe.register_download")
+def register_download(job_id: str) -> str:
+    return torrent_files.register(torrent_deps(), job_id)
+
+
 # ── periodic ──────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -110,6 +144,12 @@ def dispatch() -> str:
 def reconcile() -> str:
     with wiring.single_flight("reconcile", ttl_s=300) as ours:
         return str(healing.reconcile(deps())) if ours else "another one is at it"
+
+
+@app.task(name="dlpipe.sync_torrents")
+def sync_torrents() -> str:
+    with wiring.single_flight("sync_torrents", ttl_s=120) as ours:
+        return str(torrent_sync.sync(torrent_deps())) if ours else "another one is at it"
 
 
 # ── the life of a worker ──────────────────────────────────────────────────────────────────────────

@@ -19,9 +19,12 @@ import redis
 
 from dlpipe import settings as knobs
 from dlpipe.core import crash
-from dlpipe.core.ports import Publisher
+from dlpipe.core.downloads import Removal, Sharing
+from dlpipe.core.errors import Misconfigured
+from dlpipe.core.ports import Publisher, TorrentClient
 from dlpipe.core.resume import ResumePolicy
 from dlpipe.core.retries import RetryPolicy
+from dlpipe.core.torrents import TorrentPolicy
 from dlpipe.db import SqlDatabase
 from dlpipe.embedded.files import FileLock
 from dlpipe.embedded.redis import PrivateRedis
@@ -32,6 +35,7 @@ from dlpipe.lease.beat import SingleFlight
 from dlpipe.lease.lock import RedisLeases
 from dlpipe.lease.progress import RedisProgress
 from dlpipe.pipeline.deps import Deps, Policy, StreamPolicy
+from dlpipe.pipeline.torrents import DownloadPolicy, Messages, TorrentDeps
 from dlpipe.settings import Settings
 
 if TYPE_CHECKING:
@@ -49,6 +53,7 @@ __all__ = [
     "settings",
     "single_flight",
     "stack",
+    "torrents",
 ]
 
 log = logging.getLogger(__name__)
@@ -123,6 +128,53 @@ def policy(chosen: Settings) -> Policy:
         window_per_host=chosen.dispatch.window_per_host,
         lost_after_s=chosen.dispatch.lost_after_s,
     )
+
+
+def torrents(publisher: Callable[[], Publisher], messages: Messages) -> TorrentDeps:
+    """What follows torrents; Misconfigured when no qBittorrent is set."""
+    chosen = settings().torrents
+    if chosen.url is None or chosen.save_path is None:
+        raise Misconfigured(
+            "no qBittorrent is set",
+            code="torrents_not_set",
+            hint="Set DLPIPE_TORRENTS_URL and DLPIPE_TORRENTS_SAVE_PATH, and how to log in (docs/torrents.md).",
+        )
+    base = deps(publisher)
+    return TorrentDeps(
+        base=base,
+        client=lambda: _torrent_client(os.getpid()),
+        messages=messages,
+        policy=DownloadPolicy(
+            save_path=chosen.save_path,
+            local_path=str((chosen.local_path or Path(chosen.save_path)).expanduser().absolute()),
+            watch=TorrentPolicy(chosen.grace_s, chosen.stall_s),
+            batch=chosen.batch,
+            every_s=chosen.every_s,
+            retry=RetryPolicy(max_attempts=chosen.attempts, base_s=chosen.base_s, cap_s=chosen.cap_s),
+            removal=Removal(chosen.removal),
+            sharing=Sharing(chosen.sharing),
+            max_files=chosen.max_files,
+        ),
+    )
+
+
+@cache
+def _torrent_client(_pid: int) -> TorrentClient:
+    """One per process: it keeps its login, and remembers a refused one."""
+    from dlpipe.sources import qbittorrent_api
+    from dlpipe.sources.http import HttpSource
+    from dlpipe.sources.qbittorrent import QBittorrent
+    from dlpipe.sources.torrent_file import fetcher
+
+    chosen = settings().torrents
+    api = qbittorrent_api.make(
+        chosen.url or "",
+        username=chosen.user or "",
+        password=chosen.password.get_secret_value() if chosen.password else "",
+        api_key=chosen.api_key.get_secret_value() if chosen.api_key else "",
+        ca_file=str(chosen.ca_file) if chosen.ca_file else None,
+    )
+    return QBittorrent(api, fetcher(HttpSource(_hub(net_policy(settings())))))
 
 
 def net_policy(chosen: Settings) -> NetPolicy:

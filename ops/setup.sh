@@ -5,7 +5,7 @@ set -eu
 cd "$(dirname "$0")/.."
 
 # Debian packages that tests want; installed where that is allowed, else the tests that need them say so.
-DEBIAN_PACKAGES=""
+DEBIAN_PACKAGES="qbittorrent-nox"
 
 # A caller's own Python settings must not leak into the environment that is made here.
 unset PYTHONHOME PYTHONPATH PIP_USER PIP_TARGET PIP_PREFIX PIP_REQUIRE_VIRTUALENV

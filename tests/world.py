@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import random
 import stat
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
@@ -33,16 +32,14 @@ from tests.fakes.publisher import FakePublisher
 from tests.fakes.source import FakeSource
 
 DEFAULT = Scope()
-TABLES = ("manifest job_artifacts artifacts hash_index url_index artifact_ops artifact_jobs jobs").split()
+TABLES = (
+    "manifest job_artifacts download_files artifacts hash_index url_index artifact_ops artifact_jobs "
+    "media_assets books torrent_clients download_jobs jobs"
+).split()
 
 
 def sha256(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
-
-
-def some_bytes(size: int) -> bytes:
-    """Without a pattern, and the same in every process."""
-    return random.Random(size).randbytes(size)
 
 
 def make_deps(
@@ -228,7 +225,9 @@ def job_of(world: World, job_id: str) -> ArtifactJob:
     """The row as the workers see it."""
     with world.database.engine.connect() as connection:
         row = connection.execute(
-            sa.select(*JOB_COLUMNS).join(jobs, jobs.c.job_id == artifact_jobs.c.job_id).where(jobs.c.job_id == job_id)
+            sa.select(*JOB_COLUMNS)
+            .join(jobs, jobs.c.job_id == artifact_jobs.c.job_id)
+            .where(jobs.c.job_id == job_id)
         ).one()
     return job_from(row, Scope(row.tenant_id, row.project_id))
 

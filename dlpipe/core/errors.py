@@ -115,3 +115,18 @@ class Permanent(StageFailure):
 
     def __init__(self, message: str, *, code: str, hint: str = "") -> None:
         super().__init__(message, code=code, hint=hint)
+
+
+class TorrentOutage(DlpipeError):
+    """The torrent client could not be asked: nobody knows what it has. Never to be read as "not found"."""
+
+    code = "torrent_outage"
+    hint = (
+        "Check that qBittorrent is running and that its address and credentials are right; the work goes on by itself."
+    )
+
+
+class TorrentRefused(DlpipeError):
+    """The torrent client, or the torrent itself, said no. Asking again with the same cannot help."""
+
+    code = "torrent_refused"

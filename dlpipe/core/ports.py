@@ -5,11 +5,12 @@ One contract suite in tests/contract/ runs on every adapter and fake of a port.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from dlpipe.core.downloads import Downloads, Sharing
 from dlpipe.core.flow import OpType, StageRow
 from dlpipe.core.layout import Place
 from dlpipe.core.model import ArtifactJob, ArtifactRecord, JobSpec, JobView, OpView, PlanAnswer, Scope
@@ -17,6 +18,7 @@ from dlpipe.core.recovery import FailureWrite
 from dlpipe.core.remote import Headers, PartFacts, RemoteFacts
 from dlpipe.core.results import DedupeAction, Result, Results
 from dlpipe.core.states import State, Status
+from dlpipe.core.torrents import Torrent, TorrentFile
 
 # ── the ledger ────────────────────────────────────────────────────────────────────────────────────
 
@@ -215,6 +217,8 @@ class Unit(Protocol):
     def ledger(self) -> Ledger: ...
     @property
     def registry(self) -> Registry: ...
+    @property
+    def torrents(self) -> Downloads: ...
 
     def rollback(self) -> None:
         """Undo what this unit wrote; leaving it then commits nothing."""
@@ -333,6 +337,23 @@ class Staging(Protocol):
         """
 
 
+@dataclass(frozen=True, slots=True)
+class Foreign:
+    """A file that somebody else keeps, and goes on keeping: a name under a root that the operator named."""
+
+    root: str
+    parts: tuple[str, ...]
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Adopted:
+    sha256: str
+    size: int
+    pointer: str
+    action: DedupeAction
+
+
 class BlobStore(Protocol):
     """Bytes named by their sha256. Nothing is ever overwritten."""
 
@@ -357,6 +378,15 @@ class BlobStore(Protocol):
 
     def unify(self, pointer: str, twin: str) -> DedupeAction:
         """Make `pointer` share the bytes of `twin`, atomically; COPY when the file system cannot."""
+
+    def adopt(
+        self, file: Foreign, tenant: str, project: str, ext: str, sharing: Sharing, heard: Callable[[int], None]
+    ) -> Adopted:
+        """Take a foreign file in, hashed; it stays where it is. `heard` gets each number of bytes hashed.
+
+        No symlink is followed on the way to it. Retryable(`file_missing`, `file_changed`) when it is not there,
+        or not as it was announced; Permanent(`file_refused`) when what is there is not a plain file.
+        """
 
     def shard(self, pointer: str) -> str:
         """The folder prefix that spreads blobs, for the manifest."""
@@ -393,3 +423,43 @@ class Source(Protocol):
 
     def get(self, url: str, *, start: int = 0, if_range: str | None = None) -> AbstractContextManager[Answer]:
         """Ask for the bytes from `start` on. Answers of every status are handed out unless they are retryable."""
+
+
+# ── torrents ──────────────────────────────────────────────────────────────────────────────────────
+
+
+class TorrentClient(Protocol):
+    """A program that transfers torrents for us.
+
+    Every method raises TorrentOutage when the client did not answer, or not as one who can be believed
+    (unreachable, 5xx, login refused or banned), and changes nothing then as far as anybody can tell.
+    A torrent is named by the info hash that `add` answered: 40 lowercase hex digits.
+    """
+
+    def add(self, source: str | bytes, *, save_path: str, tag: str) -> str:
+        """Start a download into `save_path` and answer its info hash. Idempotent: one that is there is left as it is.
+
+        `source` is a magnet link, the http(s) URL of a .torrent, or the bytes of one. Waits a few seconds for the
+        client to list the torrent; one that is slower than that is answered all the same. TorrentRefused when the
+        source is malformed or the client declines it; StageFailure when the .torrent could not be fetched.
+        """
+
+    def torrents(self, hashes: Collection[str]) -> Mapping[str, Torrent]:
+        """What the client says of these, in one request for all; those that it does not have are absent."""
+
+    def files(self, info_hash: str) -> list[TorrentFile]:
+        """The files that are wanted of it. TorrentRefused(`torrent_not_found`) when it is not there."""
+
+    def stop(self, info_hash: str) -> None:
+        """Stop transferring. Nothing happens to one that is stopped already or not there; so for the next two."""
+
+    def start(self, info_hash: str) -> None: ...
+
+    def delete(self, info_hash: str, *, with_files: bool) -> None:
+        """Forget the torrent, and remove its files if asked."""
+
+    def free_space(self) -> int | None:
+        """Bytes left where it downloads to; None when it cannot tell."""
+
+    def version(self) -> str:
+        """Its name for itself and its version, for people."""

@@ -18,6 +18,7 @@ from dlpipe.db import schema
 from dlpipe.db.jobs import SqlJobs
 from dlpipe.db.ledger import SqlLedger
 from dlpipe.db.registry import SqlRegistry
+from dlpipe.db.torrents import SqlTorrents
 
 BUSY_TIMEOUT_MS = 30_000
 _PRAGMAS = (
@@ -37,6 +38,7 @@ class SqlUnit:
         self.jobs = SqlJobs(connection)
         self.ledger = SqlLedger(connection)
         self.registry = SqlRegistry(connection)
+        self.torrents = SqlTorrents(connection)
 
     def rollback(self) -> None:
         self._connection.rollback()

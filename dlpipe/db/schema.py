@@ -119,42 +119,6 @@ sa.Index(
     postgresql_where=sa.text("lease_until IS NOT NULL"),
 )
 
-download_jobs = sa.Table(
-    "download_jobs",
-    metadata,
-    sa.Column("job_id", _uuid(), _job_fk(), primary_key=True),
-    sa.Column("user_id", sa.String(128), nullable=False),
-    sa.Column("book_id", sa.String(128), nullable=False),
-    sa.Column("media_type", sa.String(64), nullable=False),
-    sa.Column("status", sa.String(16), nullable=False),
-    sa.Column("source", sa.String(32), nullable=False),
-    sa.Column("source_url", sa.Text, nullable=False),
-    sa.Column("external_job_id", sa.String(128)),
-    sa.Column("created_at_utc", Moment, nullable=False),
-    sa.Column("updated_at_utc", Moment, nullable=False),
-    sa.Column("completed_at_utc", Moment),
-    sa.Column("first_not_found_at_utc", Moment),
-    sa.Column("checked_at_utc", Moment),
-    sa.Column("failure_reason", sa.String(1024)),
-    sa.Column("row_version", sa.BigInteger, nullable=False, server_default="0"),
-    sa.CheckConstraint("status IN ('queued','downloading','completed','failed','canceled')", name="status"),
-)
-sa.Index(
-    "uq_download_jobs_active",
-    download_jobs.c.user_id,
-    download_jobs.c.book_id,
-    download_jobs.c.media_type,
-    unique=True,
-    sqlite_where=sa.text("status IN ('queued','downloading')"),
-    postgresql_where=sa.text("status IN ('queued','downloading')"),
-)
-sa.Index(
-    "ix_download_jobs_active",
-    download_jobs.c.checked_at_utc,
-    sqlite_where=sa.text("status IN ('queued','downloading')"),
-    postgresql_where=sa.text("status IN ('queued','downloading')"),
-)
-
 artifact_ops = sa.Table(
     "artifact_ops",
     metadata,
@@ -256,29 +220,4 @@ manifest = sa.Table(
     sa.Column("quota_json", _json()),
     sa.Column("created_at", Moment, nullable=False),
     sa.Index("ix_manifest_job", "job_id"),
-)
-
-media_assets = sa.Table(
-    "media_assets",
-    metadata,
-    sa.Column("asset_id", _uuid(), primary_key=True),
-    sa.Column("user_id", sa.String(128), nullable=False),
-    sa.Column("book_id", sa.String(128), nullable=False),
-    sa.Column("media_type", sa.String(64), nullable=False),
-    sa.Column("available", sa.Boolean, nullable=False),
-    sa.Column("local_path", sa.Text),
-    sa.Column("source_url", sa.Text),
-    sa.Column("job_id", _uuid()),
-    sa.Column("updated_at", Moment, nullable=False),
-    sa.UniqueConstraint("user_id", "book_id", "media_type"),
-)
-
-books = sa.Table(
-    "books",
-    metadata,
-    sa.Column("user_id", sa.String(128), primary_key=True),
-    sa.Column("book_id", sa.String(128), primary_key=True),
-    sa.Column("state", sa.String(16), nullable=False),
-    sa.Column("updated_at", Moment, nullable=False),
-    sa.CheckConstraint("state IN ('Library','Archive')", name="state"),
 )

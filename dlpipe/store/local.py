@@ -10,15 +10,17 @@ import errno
 import os
 import stat
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from dlpipe.core.crash import crash_point
+from dlpipe.core.downloads import Sharing
 from dlpipe.core.errors import LeaseLost, Retryable
-from dlpipe.core.layout import Place, place_of
-from dlpipe.core.ports import Part
+from dlpipe.core.layout import Place, check_id, place_of
+from dlpipe.core.ports import Adopted, Foreign, Part
 from dlpipe.core.results import DedupeAction
+from dlpipe.store import adopt as adopting
 from dlpipe.store.folders import READ_BYTES, as_failure, disk_errors, folder, sha256_of
 from dlpipe.store.staging import STAGING, part_damaged
 
@@ -123,7 +125,7 @@ class LocalBlobStore:
             return action
 
     def _copy_bytes(self, there: int, name: str, here: int, place: Place) -> None:
-        with self._temporary(place) as (where, temporary):
+        with self._temporary(place.tenant, place.sha256) as (where, temporary):
             flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
             fd_in = os.open(name, _OPEN, dir_fd=there)
             fd_out = os.open(temporary, flags, 0o600, dir_fd=where)
@@ -143,10 +145,10 @@ class LocalBlobStore:
                 os.close(fd_out)
 
     @contextmanager
-    def _temporary(self, place: Place) -> Iterator[tuple[int, str]]:
+    def _temporary(self, tenant: str, stem: str) -> Iterator[tuple[int, str]]:
         """A name to prepare a file under: in the staging folder, so that a crash leaves nothing in the store."""
-        with folder(self._root, (STAGING, place.tenant), create=True) as where:
-            name = f"{place.sha256}.{uuid.uuid4().hex[:8]}.tmp"
+        with folder(self._root, (STAGING, tenant), create=True) as where:
+            name = f"{stem}.{uuid.uuid4().hex[:8]}.tmp"
             try:
                 yield where, name
             finally:
@@ -163,7 +165,7 @@ class LocalBlobStore:
             theirs = os.stat(other.name, dir_fd=there, follow_symlinks=False)
             if os.stat(mine.name, dir_fd=here, follow_symlinks=False).st_ino == theirs.st_ino:
                 return DedupeAction.HARDLINK  # it was done before
-            with self._temporary(mine) as (where, temporary):
+            with self._temporary(mine.tenant, mine.sha256) as (where, temporary):
                 try:
                     os.link(other.name, temporary, src_dir_fd=there, dst_dir_fd=where, follow_symlinks=False)
                 except OSError as error:
@@ -175,6 +177,48 @@ class LocalBlobStore:
             crash_point("dedupe.after_rename")
             os.fsync(here)
             return DedupeAction.HARDLINK
+
+    def adopt(
+        self, file: Foreign, tenant: str, project: str, ext: str, sharing: Sharing, heard: Callable[[int], None]
+    ) -> Adopted:
+        with (
+            adopting.opened(file) as theirs,
+            disk_errors(),
+            self._temporary(check_id("tenant", tenant), "adopted") as (where, temporary),
+        ):
+            before = os.fstat(theirs)
+            ours, action = adopting.bring(theirs, where, temporary, sharing)
+            kept = False
+            try:
+                crash_point("torrents.brought")
+                sha256 = adopting.hashed(ours, file.size, heard)
+                os.fsync(ours)  # the bytes last before their name does
+                place = self.place(tenant, project, sha256, ext)
+                crash_point("torrents.hashed")
+                if os.fstat(theirs).st_mtime_ns != before.st_mtime_ns:
+                    raise adopting.changed()
+                with folder(self._root, place.folders, create=True) as here:
+                    new = self._name(where, temporary, here, place, file.size)
+                    kept = os.stat(place.name, dir_fd=here, follow_symlinks=False).st_ino == before.st_ino
+                    os.fsync(here)
+                crash_point("torrents.named")
+            finally:
+                os.close(ours)
+                if action is DedupeAction.HARDLINK and not kept:  # nothing of it is ours: as if we had not been here
+                    os.fchmod(theirs, stat.S_IMODE(before.st_mode))
+        return Adopted(sha256, file.size, place.pointer, action if new or kept else DedupeAction.SKIPPED)
+
+    def _name(self, where: int, temporary: str, here: int, place: Place, size: int) -> bool:
+        """Give the prepared file its final name; False when the right bytes stand there already."""
+        for _ in range(2):
+            try:
+                os.link(temporary, place.name, src_dir_fd=where, dst_dir_fd=here, follow_symlinks=False)
+                return True
+            except FileExistsError:
+                if self._right_at(here, place, size):
+                    return False
+                self._set_aside(here, place)
+        raise Retryable("the place of a blob is taken by other bytes again and again", code="store_error")
 
 
 def _hash(fd: int, size: int) -> tuple[str, int]:

@@ -98,7 +98,8 @@ def points_in_the_source() -> Iterator[str]:
 def test_every_crash_point_of_the_source_has_a_cell() -> None:
     found = list(points_in_the_source())
     assert len(found) == len(set(found)) >= 33
-    assert set(found) == {*CELLS, DISPATCH}
+    # Those of torrents have their own suite (test_torrent_crash.py).
+    assert {name for name in found if not name.startswith("torrents.")} == {*CELLS, DISPATCH}
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from dlpipe.db import SqlDatabase
+from tests.torrent_world import TorrentWorld
 from tests.world import World
 
 
@@ -15,4 +16,11 @@ from tests.world import World
 def world(sqlite_url: str, tmp_path: Path) -> Iterator[World]:
     database = SqlDatabase(sqlite_url)
     yield World(database, tmp_path / "store")
+    database.close()
+
+
+@pytest.fixture
+def torrent(sqlite_url: str, tmp_path: Path) -> Iterator[TorrentWorld]:
+    database = SqlDatabase(sqlite_url)
+    yield TorrentWorld(database, tmp_path)
     database.close()

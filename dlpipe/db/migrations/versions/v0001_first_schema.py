@@ -40,12 +40,14 @@ def upgrade() -> None:
     op.create_index("ix_artifacts_sha256", "artifacts", ["sha256"], unique=False)
     op.create_table(
         "books",
+        sa.Column("tenant_id", sa.String(length=64), nullable=False),
+        sa.Column("project_id", sa.String(length=64), nullable=False),
         sa.Column("user_id", sa.String(length=128), nullable=False),
         sa.Column("book_id", sa.String(length=128), nullable=False),
         sa.Column("state", sa.String(length=16), nullable=False),
         sa.Column("updated_at", Moment(), nullable=False),
         sa.CheckConstraint("state IN ('Library','Archive')", name=op.f("ck_books_state")),
-        sa.PrimaryKeyConstraint("user_id", "book_id", name=op.f("pk_books")),
+        sa.PrimaryKeyConstraint("tenant_id", "project_id", "user_id", "book_id", name=op.f("pk_books")),
     )
     op.create_table(
         "hash_index",
@@ -86,6 +88,8 @@ def upgrade() -> None:
     op.create_table(
         "media_assets",
         sa.Column("asset_id", _UUID, nullable=False),
+        sa.Column("tenant_id", sa.String(length=64), nullable=False),
+        sa.Column("project_id", sa.String(length=64), nullable=False),
         sa.Column("user_id", sa.String(length=128), nullable=False),
         sa.Column("book_id", sa.String(length=128), nullable=False),
         sa.Column("media_type", sa.String(length=64), nullable=False),
@@ -96,7 +100,7 @@ def upgrade() -> None:
         sa.Column("updated_at", Moment(), nullable=False),
         sa.PrimaryKeyConstraint("asset_id", name=op.f("pk_media_assets")),
         sa.UniqueConstraint(
-            "user_id", "book_id", "media_type", name=op.f("uq_media_assets_user_id_book_id_media_type")
+            "tenant_id", "project_id", "user_id", "book_id", "media_type", name=op.f("uq_media_assets_owner")
         ),
     )
     op.create_table(
@@ -201,12 +205,15 @@ def upgrade() -> None:
     op.create_table(
         "download_jobs",
         sa.Column("job_id", _UUID, nullable=False),
+        sa.Column("tenant_id", sa.String(length=64), nullable=False),
+        sa.Column("project_id", sa.String(length=64), nullable=False),
         sa.Column("user_id", sa.String(length=128), nullable=False),
         sa.Column("book_id", sa.String(length=128), nullable=False),
         sa.Column("media_type", sa.String(length=64), nullable=False),
         sa.Column("status", sa.String(length=16), nullable=False),
         sa.Column("source", sa.String(length=32), nullable=False),
         sa.Column("source_url", sa.Text(), nullable=False),
+        sa.Column("source_bytes", sa.LargeBinary(), nullable=True),
         sa.Column("external_job_id", sa.String(length=128), nullable=True),
         sa.Column("created_at_utc", Moment(), nullable=False),
         sa.Column("updated_at_utc", Moment(), nullable=False),
@@ -215,28 +222,66 @@ def upgrade() -> None:
         sa.Column("checked_at_utc", Moment(), nullable=True),
         sa.Column("failure_reason", sa.String(length=1024), nullable=True),
         sa.Column("row_version", sa.BigInteger(), server_default="0", nullable=False),
+        sa.Column("due_at_utc", Moment(), nullable=True),
+        sa.Column("attempts", sa.Integer(), server_default="0", nullable=False),
+        sa.Column("removal", sa.String(length=24), nullable=True),
+        sa.Column("size_bytes", sa.BigInteger(), nullable=True),
+        sa.Column("done_bytes", sa.BigInteger(), nullable=True),
+        sa.Column("moved_at_utc", Moment(), nullable=True),
         sa.CheckConstraint(
             "status IN ('queued','downloading','completed','failed','canceled')",
             name=op.f("ck_download_jobs_status"),
         ),
+        sa.CheckConstraint("removal IN ('remove','remove_with_files')", name=op.f("ck_download_jobs_removal")),
+        sa.CheckConstraint(
+            "status IN ('queued','downloading') OR due_at_utc IS NULL", name=op.f("ck_download_jobs_due_while_active")
+        ),
         sa.ForeignKeyConstraint(["job_id"], ["jobs.job_id"], name=op.f("fk_download_jobs_job_id"), ondelete="CASCADE"),
         sa.PrimaryKeyConstraint("job_id", name=op.f("pk_download_jobs")),
     )
-    op.create_index(
-        "ix_download_jobs_active",
-        "download_jobs",
-        ["checked_at_utc"],
-        unique=False,
-        sqlite_where=sa.text("status IN ('queued','downloading')"),
-        postgresql_where=sa.text("status IN ('queued','downloading')"),
+    for name, columns, where in (
+        (
+            "ix_download_jobs_followed",
+            ["checked_at_utc"],
+            "status IN ('queued','downloading') AND external_job_id IS NOT NULL",
+        ),
+        ("ix_download_jobs_due", ["due_at_utc"], "due_at_utc IS NOT NULL"),
+        ("ix_download_jobs_removal", ["updated_at_utc"], "removal IS NOT NULL"),
+        (
+            "uq_download_jobs_active",
+            ["tenant_id", "project_id", "user_id", "book_id", "media_type"],
+            "status IN ('queued','downloading')",
+        ),
+    ):
+        op.create_index(
+            name,
+            "download_jobs",
+            columns,
+            unique=name.startswith("uq_"),
+            sqlite_where=sa.text(where),
+            postgresql_where=sa.text(where),
+        )
+    op.create_index("ix_download_jobs_external", "download_jobs", ["external_job_id"], unique=False)
+    op.create_table(
+        "download_files",
+        sa.Column("job_id", _UUID, nullable=False),
+        sa.Column("position", sa.Integer(), nullable=False),
+        sa.Column("path", sa.Text(), nullable=False),
+        sa.Column("byte_size", sa.BigInteger(), nullable=False),
+        sa.Column("sha256", sa.String(length=64), nullable=False),
+        sa.Column("artifact_uuid", _UUID, nullable=False),
+        sa.ForeignKeyConstraint(
+            ["artifact_uuid"], ["artifacts.artifact_uuid"], name=op.f("fk_download_files_artifact_uuid")
+        ),
+        sa.ForeignKeyConstraint(["job_id"], ["jobs.job_id"], name=op.f("fk_download_files_job_id"), ondelete="CASCADE"),
+        sa.PrimaryKeyConstraint("job_id", "position", name=op.f("pk_download_files")),
     )
-    op.create_index(
-        "uq_download_jobs_active",
-        "download_jobs",
-        ["user_id", "book_id", "media_type"],
-        unique=True,
-        sqlite_where=sa.text("status IN ('queued','downloading')"),
-        postgresql_where=sa.text("status IN ('queued','downloading')"),
+    op.create_table(
+        "torrent_clients",
+        sa.Column("source", sa.String(length=32), nullable=False),
+        sa.Column("answered_at_utc", Moment(), nullable=True),
+        sa.Column("outage_since_utc", Moment(), nullable=True),
+        sa.PrimaryKeyConstraint("source", name=op.f("pk_torrent_clients")),
     )
     op.create_table(
         "job_artifacts",
