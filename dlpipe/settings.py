@@ -52,6 +52,7 @@ class Store(_Section):
 class Dedupe(_Section):
     scope: Literal["tenant", "project", "global"] = "tenant"
     trust_s: float = Field(86_400.0, ge=0)
+    link: Literal["hardlink", "reflink", "off"] = "hardlink"
 
 
 class Retry(_Section):

@@ -78,7 +78,7 @@ def deps(publisher: Callable[[], Publisher]) -> Deps:
 def _build(chosen: Settings, publisher: Publisher) -> Deps:
     from dlpipe.net import guard, urls
     from dlpipe.sources.http import HttpSource
-    from dlpipe.store import LocalBlobStore, LocalStaging
+    from dlpipe.store import Linking, LocalBlobStore, LocalStaging
 
     _arm_crash_points()
     ledger = database()
@@ -87,7 +87,9 @@ def _build(chosen: Settings, publisher: Publisher) -> Deps:
     return Deps(
         database=ledger,
         leases=_leases(),
-        store=LocalBlobStore(chosen.store_root, shard_width=chosen.store.shard_width),
+        store=LocalBlobStore(
+            chosen.store_root, shard_width=chosen.store.shard_width, linking=Linking(chosen.dedupe.link)
+        ),
         staging=LocalStaging(chosen.store_root),
         source=HttpSource(_hub(net)),
         publisher=publisher,

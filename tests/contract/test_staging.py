@@ -322,8 +322,8 @@ def test_a_removed_part_is_gone_and_its_name_free(staging: Staging, tmp_path: Pa
 @pytest.mark.parametrize(
     ("number", "code", "kind"),
     [
-        (errno.ENOSPC, "no_space", Retryable),
-        (errno.EDQUOT, "no_space", Retryable),
+        (errno.ENOSPC, "no_space", Postponed),
+        (errno.EDQUOT, "no_space", Postponed),
         (errno.EROFS, "store_read_only", Retryable),
         (errno.EACCES, "store_forbidden", Retryable),
         (errno.EIO, "store_io_error", Retryable),
