@@ -70,6 +70,17 @@ class Net(_Section):
     max_redirects: int = Field(10, ge=0, le=50)
     allow_https_to_http: bool = False
     ports: tuple[int, ...] = (80, 443, 8080, 8443)
+    rate_per_s: float = Field(100.0, ge=0)
+    """Requests to one host by all workers together; 0 for no limit, as for slots_per_host."""
+    slots_per_host: int = Field(32, ge=0, le=10_000)
+    slot_ttl_s: float = Field(30.0, ge=1)
+    max_wait_s: float = Field(3.0, ge=0, le=60)
+    limits_file: Path | None = None
+    breaker_failures: int = Field(10, ge=0, le=10_000)
+    breaker_open_s: float = Field(30.0, gt=0, le=86_400)
+    cache: bool = True
+    cache_mib: int = Field(32, ge=1, le=4_096)
+    cache_ttl_s: float = Field(300.0, gt=0)
 
 
 class Stream(_Section):
@@ -155,6 +166,10 @@ class Settings(_Section):
         if self.database_url is not None:
             return self.database_url.get_secret_value()
         return f"sqlite:///{self.home_dir / 'ledger.db'}"
+
+    @property
+    def http_cache(self) -> Path:
+        return self.home_dir / "cache" / "http.db"
 
     @property
     def redis_uri(self) -> str:

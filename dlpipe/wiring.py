@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 from dlpipe import settings as knobs
 from dlpipe.core import crash
@@ -91,7 +93,7 @@ def _build(chosen: Settings, publisher: Publisher) -> Deps:
             chosen.store_root, shard_width=chosen.store.shard_width, linking=Linking(chosen.dedupe.link)
         ),
         staging=LocalStaging(chosen.store_root),
-        source=HttpSource(_hub(net)),
+        source=HttpSource(_hub(chosen, net)),
         publisher=publisher,
         progress=RedisProgress(line),
         parse_url=urls.parse,
@@ -136,6 +138,10 @@ def net_policy(chosen: Settings) -> NetPolicy:
         retries=chosen.net.retries,
         max_retry_sleep_s=chosen.net.max_retry_sleep_s,
         max_retry_after_s=chosen.retry.server_cap_s,
+        max_wait_s=chosen.net.max_wait_s,
+        slot_ttl_s=chosen.net.slot_ttl_s,
+        breaker_failures=chosen.net.breaker_failures,
+        breaker_open_s=chosen.net.breaker_open_s,
         max_redirects=chosen.net.max_redirects,
         allow_https_to_http=chosen.net.allow_https_to_http,
         allow_private=chosen.allow_private,
@@ -144,10 +150,24 @@ def net_policy(chosen: Settings) -> NetPolicy:
     )
 
 
-def _hub(policy: NetPolicy) -> Hub:
+def _hub(chosen: Settings, policy: NetPolicy) -> Hub:
+    from dlpipe.net import limits
+    from dlpipe.net.cache import MIB, CachePolicy
     from dlpipe.net.client import Hub
+    from dlpipe.net.line import RedisLine
 
-    return Hub(policy)
+    # A client of its own: who waits for a turn at a host must not wait long for Redis to say so.
+    line = RedisLine(
+        redis.Redis.from_url(chosen.redis_uri, socket_timeout=1, socket_connect_timeout=1, retry=Retry(NoBackoff(), 0))
+    )
+    return Hub(
+        policy,
+        limits=limits.read(chosen.net.limits_file, limits.Bounds(chosen.net.rate_per_s, chosen.net.slots_per_host)),
+        line=line,
+        caching=CachePolicy(chosen.http_cache, chosen.net.cache_mib * MIB, chosen.net.cache_ttl_s)
+        if chosen.net.cache
+        else None,
+    )
 
 
 @cache

@@ -182,7 +182,8 @@ class Ledger(Protocol):
 class Registry(Protocol):
     """Artifacts and the indexes that find bytes again."""
 
-    def known_url(self, tenant_id: str, canonical_url: str, trust_s: float) -> KnownBlob | None: ...
+    def known_url(self, tenant_id: str, canonical_url: str, trust_s: float | None) -> KnownBlob | None:
+        """What the URL gave when it was last seen, if that is at most `trust_s` ago; None: however long ago."""
 
     def first_copy(self, dedupe_scope: str, sha256: str) -> FirstCopy | None: ...
 
@@ -196,6 +197,9 @@ class Registry(Protocol):
         """Register a result and link it to its job; the same record again changes nothing."""
 
     def see_url(self, tenant_id: str, canonical_url: str, blob: KnownBlob) -> None: ...
+
+    def see_again(self, tenant_id: str, canonical_url: str, sha256: str) -> None:
+        """The URL still gives these bytes, as of now; a row that tells of other bytes stays as it is."""
 
     def note(self, artifact_uuid: str, job_id: str, facts: Mapping[str, Any]) -> None:
         """Write what is measured of an artifact into its manifest row."""
@@ -390,6 +394,13 @@ class Source(Protocol):
 
     def head(self, url: str) -> RemoteFacts | None:
         """What HEAD says; None when HEAD is of no use here and GET must tell."""
+
+    def unchanged(self, url: str, etag: str | None, last_modified: str | None) -> bool | None:
+        """Does the URL still give what came under these validators? None when that cannot be told.
+
+        Reads no body. Raises only what `head` and `get` would raise as well: Permanent(`blocked_offline`),
+        Postponed, a server out of reach; what else goes wrong is None, and for those two to tell.
+        """
 
     def get(self, url: str, *, start: int = 0, if_range: str | None = None) -> AbstractContextManager[Answer]:
         """Ask for the bytes from `start` on. Answers of every status are handed out unless they are retryable."""

@@ -42,6 +42,8 @@ class HeadResult:
     known_sha256: str | None = None
     known_pointer: str | None = None
     known_size: int | None = None
+    revalidated: bool = False
+    """The server has said that what we hold is what it would send."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +65,8 @@ class StreamResult:
     etag: str | None = None
     last_modified: str | None = None
     length_unproven: bool = False
+    final_url_sha256: str = ""
+    """The URL whose validators these are."""
 
 
 @dataclass(frozen=True, slots=True)

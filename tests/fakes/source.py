@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
-from dlpipe.core import ranges
+from dlpipe.core import ranges, revalidation
 from dlpipe.core.errors import Permanent, StageFailure
 from dlpipe.core.remote import Headers, RemoteFacts
 
@@ -99,6 +99,18 @@ class FakeSource:
         if not page.head:
             return None
         return ranges.facts(200, Headers(_headers(page, len(page.body)).items()), _digest(url))
+
+    def unchanged(self, url: str, etag: str | None, last_modified: str | None) -> bool | None:
+        condition = revalidation.condition(etag, last_modified)
+        if condition is None:
+            return None
+        self.asked.append(Asked("CHECK", url, if_range=next(iter(condition.values()))))
+        if url in self._heads:
+            raise self._heads[url]
+        page = self.pages.get(url)
+        if page is None:
+            return None
+        return page.etag == etag if "If-None-Match" in condition else page.last_modified == last_modified
 
     @contextmanager
     def get(self, url: str, *, start: int = 0, if_range: str | None = None) -> Iterator[FakeAnswer]:

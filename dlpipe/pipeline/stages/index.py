@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+
 from dlpipe.core.flow import OpType
 from dlpipe.core.keys import Scalar, artifact_uuid
 from dlpipe.core.model import ArtifactJob, ArtifactRecord
@@ -45,6 +47,8 @@ class Index(Stage):
         unit.registry.add_copy(
             self.deps.policy.scope_key(job.scope), placed.sha256, placed.pointer, placed.size, job.job_id
         )
+        # Behind a redirect they are the validators of another URL, and say nothing of what this one gives next time.
+        own = streamed.final_url_sha256 == hashlib.sha256(job.canonical_url.encode()).hexdigest()
         unit.registry.see_url(
             job.scope.tenant_id,
             job.canonical_url,
@@ -52,8 +56,8 @@ class Index(Stage):
                 placed.sha256,
                 placed.pointer,
                 placed.size,
-                streamed.etag,
-                streamed.last_modified,
+                streamed.etag if own else None,
+                streamed.last_modified if own else None,
                 streamed.content_type,
             ),
         )

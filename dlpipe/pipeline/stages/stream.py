@@ -46,6 +46,7 @@ class Stream(Stage):
                 etag=facts.etag if facts else None,
                 last_modified=facts.last_modified if facts else None,
                 length_unproven=fetch.length_unproven,
+                final_url_sha256=facts.final_url_sha256 if facts else "",
             )
 
     def record(self, unit: Unit, work: Work, result: Result) -> State:
