@@ -92,6 +92,20 @@ class Stream(_Section):
     accept_unproven_length: bool = False
     sniff: bool = True
     resume: bool = True
+    preallocate_bytes: int | None = Field(64 << 20, ge=1)
+    overlap_bytes: int = Field(65_536, ge=0, le=16 << 20)
+    prefix_bytes: int = Field(0, ge=0, le=16 << 20)
+    segments: int = Field(1, ge=1, le=16)
+    segments_min_bytes: int = Field(64 << 20, ge=1 << 20)
+    segments_per_host: int = Field(4, ge=1, le=64)
+    piece_bytes: int = Field(4 << 20, ge=1 << 20, le=4 << 20)
+
+
+class Quota(_Section):
+    """Room that downloads leave on the store's volume; `margin` is what a file may take beyond its bytes."""
+
+    floor_bytes: int = Field(256 << 20, ge=0)
+    margin: float = Field(1.05, ge=1.0, le=10.0)
 
 
 class Dispatch(_Section):
@@ -131,6 +145,7 @@ class Settings(_Section):
     retry: Retry = Retry()
     net: Net = Net()
     stream: Stream = Stream()
+    quota: Quota = Quota()
     dispatch: Dispatch = Dispatch()
     heal: Heal = Heal()
     worker: Worker = Worker()
@@ -153,6 +168,10 @@ class Settings(_Section):
         return (self.store.root or self.home_dir / "store").expanduser().absolute()
 
     @property
+    def http_cache(self) -> Path:
+        return self.home_dir / "cache" / "http.db"
+
+    @property
     def private_redis(self) -> bool:
         """Nothing says where Redis is, so this machine runs one of its own."""
         return self.redis_url is None and self.broker_url is None
@@ -166,10 +185,6 @@ class Settings(_Section):
         if self.database_url is not None:
             return self.database_url.get_secret_value()
         return f"sqlite:///{self.home_dir / 'ledger.db'}"
-
-    @property
-    def http_cache(self) -> Path:
-        return self.home_dir / "cache" / "http.db"
 
     @property
     def redis_uri(self) -> str:

@@ -22,6 +22,7 @@ from redis.retry import Retry
 from dlpipe import settings as knobs
 from dlpipe.core import crash
 from dlpipe.core.ports import Publisher
+from dlpipe.core.quota import QuotaPolicy
 from dlpipe.core.resume import ResumePolicy
 from dlpipe.core.retries import RetryPolicy
 from dlpipe.db import SqlDatabase
@@ -33,6 +34,7 @@ from dlpipe.embedded.tether import die_with_parent
 from dlpipe.lease.beat import SingleFlight
 from dlpipe.lease.lock import RedisLeases
 from dlpipe.lease.progress import RedisProgress
+from dlpipe.lease.reservations import RedisReservations
 from dlpipe.pipeline.deps import Deps, Policy, StreamPolicy
 from dlpipe.settings import Settings
 
@@ -92,10 +94,11 @@ def _build(chosen: Settings, publisher: Publisher) -> Deps:
         store=LocalBlobStore(
             chosen.store_root, shard_width=chosen.store.shard_width, linking=Linking(chosen.dedupe.link)
         ),
-        staging=LocalStaging(chosen.store_root),
+        staging=LocalStaging(chosen.store_root, chosen.stream.preallocate_bytes),
         source=HttpSource(_hub(chosen, net)),
         publisher=publisher,
         progress=RedisProgress(line),
+        reservations=RedisReservations(line),
         parse_url=urls.parse,
         policy=policy(chosen),
         forbidden=lambda host, port: guard.forbidden(host, port, net),
@@ -110,7 +113,7 @@ def policy(chosen: Settings) -> Policy:
             cap_s=chosen.retry.cap_s,
             server_cap_s=chosen.retry.server_cap_s,
         ),
-        resume=ResumePolicy(enabled=chosen.stream.resume),
+        resume=ResumePolicy(enabled=chosen.stream.resume, prefix_bytes=chosen.stream.prefix_bytes),
         stream=StreamPolicy(
             max_bytes=chosen.stream.max_bytes,
             deadline_s=chosen.stream.deadline_s,
@@ -119,7 +122,9 @@ def policy(chosen: Settings) -> Policy:
             max_restarts=chosen.stream.max_restarts,
             accept_unproven_length=chosen.stream.accept_unproven_length,
             sniff=chosen.stream.sniff,
+            overlap_bytes=chosen.stream.overlap_bytes,
         ),
+        quota=QuotaPolicy(floor_bytes=chosen.quota.floor_bytes, margin=chosen.quota.margin),
         lease_ttl_s=chosen.lease.ttl_s,
         dedupe_scope=chosen.dedupe.scope,
         trust_s=chosen.dedupe.trust_s,

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from dlpipe.core.flow import OpType, StageRow
 from dlpipe.core.layout import Place
 from dlpipe.core.model import ArtifactJob, ArtifactRecord, JobSpec, JobView, OpView, PlanAnswer, Scope
+from dlpipe.core.quota import Room
 from dlpipe.core.recovery import FailureWrite
 from dlpipe.core.remote import Headers, PartFacts, RemoteFacts
 from dlpipe.core.results import DedupeAction, Result, Results
@@ -281,6 +282,19 @@ class Progress(Protocol):
     def get(self, job_ids: Sequence[str]) -> Mapping[str, tuple[int, int | None]]: ...
 
 
+class Reservations(Protocol):
+    """Room that running jobs have yet to fill, per volume and for all workers. What dead ones promised runs out."""
+
+    def reserve(self, volume: str, job_id: str, size: int, at_most: int) -> int:
+        """Put down `size` for the job, in place of what it had, if all others' promises are `at_most`.
+
+        Answer the others' sum. One step: of two jobs that fit only one at a time, one is put down.
+        """
+
+    def release(self, volume: str, job_id: str) -> None:
+        """The job needs no further room; one that never had any is no error."""
+
+
 # ── bytes ─────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -320,8 +334,8 @@ class Part(Protocol):
     def finish(self) -> tuple[str, int, int]:
         """Make all bytes durable; answer (sha256, size, milliseconds of fsync)."""
 
-    def head(self, size: int) -> bytes:
-        """The first bytes held."""
+    def read(self, offset: int, size: int) -> bytes:
+        """Bytes held, at most up to the offset where the next one goes."""
 
     def fileno(self) -> int: ...
 
@@ -335,6 +349,9 @@ class Staging(Protocol):
 
         Postponed(`part_busy`) when another job holds it; LeaseLost when a later fence of this job does.
         """
+
+    def room(self, tenant: str, canonical_url: str) -> Room:
+        """The volume that parts lie on, and what this URL's part takes of it. Makes and locks nothing."""
 
 
 class BlobStore(Protocol):
@@ -402,5 +419,10 @@ class Source(Protocol):
         Postponed, a server out of reach; what else goes wrong is None, and for those two to tell.
         """
 
-    def get(self, url: str, *, start: int = 0, if_range: str | None = None) -> AbstractContextManager[Answer]:
-        """Ask for the bytes from `start` on. Answers of every status are handed out unless they are retryable."""
+    def get(
+        self, url: str, *, start: int = 0, end: int | None = None, if_range: str | None = None, unproven: bool = False
+    ) -> AbstractContextManager[Answer]:
+        """Ask for the bytes from `start` on, or to before `end`. Every status is handed out unless it is retryable.
+
+        A range is asked for only under `if_range`, or `unproven`: then the caller compares bytes.
+        """

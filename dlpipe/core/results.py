@@ -67,6 +67,14 @@ class StreamResult:
     length_unproven: bool = False
     final_url_sha256: str = ""
     """The URL whose validators these are."""
+    host: str | None = None
+    """Which of the job's servers brought the last bytes; never the URL, which may hold a secret."""
+    quota_decision: str | None = None
+    quota_free: int | None = None
+    quota_reserved: int | None = None
+    quota_need: int | None = None
+    quota_floor: int | None = None
+    quota_margin_percent: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -99,11 +99,15 @@ class HttpSource:
         return revalidation.is_same(reply.status, reply.headers, etag)
 
     @contextmanager
-    def get(self, url: str, *, start: int = 0, if_range: str | None = None) -> Iterator[HttpAnswer]:
-        """Ask for the bytes from `start` on; without a validator for If-Range all of them are asked for."""
+    def get(
+        self, url: str, *, start: int = 0, end: int | None = None, if_range: str | None = None, unproven: bool = False
+    ) -> Iterator[HttpAnswer]:
+        """Ask for the bytes from `start` to before `end`; all of them where nothing allows to join them."""
         headers = {}
-        if start > 0 and if_range is not None:
-            headers = {"Range": f"bytes={start}-", "If-Range": if_range}
+        if (start > 0 or end is not None) and (if_range is not None or unproven):
+            headers["Range"] = f"bytes={start}-{'' if end is None else end - 1}"
+            if if_range is not None:
+                headers["If-Range"] = if_range
         reply = self._open("GET", url, headers)
         try:
             yield HttpAnswer(reply)

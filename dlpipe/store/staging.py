@@ -11,12 +11,13 @@ import hashlib
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from dlpipe.core.errors import Retryable
 from dlpipe.core.layout import check_id, part_slug
+from dlpipe.core.quota import Room
 from dlpipe.core.remote import PartFacts, RemoteFacts
 from dlpipe.store.folders import READ_BYTES, disk_errors, folder
 from dlpipe.store.partfile import PartFile
@@ -26,6 +27,8 @@ from dlpipe.store.sidecar import Checkpoint, thinned
 STAGING = ".staging"
 CHECKPOINT_BYTES = 1 << 20
 SPARSE_BYTES = 64 << 20
+BLOCK_BYTES = 512
+"""What st_blocks counts, whatever the file system's own blocks are."""
 SLACK_BYTES = 1 << 20
 """A file may take this much more room than it has bytes: file systems round up."""
 
@@ -48,6 +51,17 @@ class LocalStaging:
                 yield part
             finally:
                 part.close()
+
+    def room(self, tenant: str, canonical_url: str) -> Room:
+        names = (STAGING, check_id("tenant", tenant), f"{part_slug(tenant, canonical_url)}.part")
+        with disk_errors(), folder(self._root, (STAGING,), create=True) as where:
+            volume, here = os.fstatvfs(where), os.fstat(where)
+            taken = 0
+            with suppress(FileNotFoundError), folder(self._root, names[:-1]) as tenant_folder:
+                taken = os.stat(names[-1], dir_fd=tenant_folder, follow_symlinks=False).st_blocks * BLOCK_BYTES
+        # Not the device number: two machines that share a volume each have their own for it.
+        name = f"{volume.f_fsid:x}-{here.st_ino:x}"
+        return Room(name, volume.f_bavail * volume.f_frsize, taken)
 
 
 class LocalPart(PartFile):
@@ -188,7 +202,7 @@ class LocalPart(PartFile):
         with disk_errors():
             self._check_ours()
             found = os.fstat(self._fd)
-            spare = not self._sealed and found.st_blocks * 512 > self._offset + SLACK_BYTES
+            spare = not self._sealed and found.st_blocks * BLOCK_BYTES > self._offset + SLACK_BYTES
             if spare or found.st_size != self._offset:
                 # Left past the end: bytes of an attempt that got further, or blocks set aside for nothing.
                 os.ftruncate(self._fd, self._offset)
@@ -200,9 +214,9 @@ class LocalPart(PartFile):
                 self._write_side()
             return self._digest.hexdigest(), self._offset, took
 
-    def head(self, size: int) -> bytes:
+    def read(self, offset: int, size: int) -> bytes:
         with disk_errors():
-            return os.pread(self._fd, min(size, self._offset), 0)
+            return os.pread(self._fd, max(0, min(size, self._offset - offset)), offset)
 
     def remove(self) -> None:
         with disk_errors():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from typing import Any
 
 from dlpipe.core.flow import OpType
 from dlpipe.core.keys import Scalar, artifact_uuid
@@ -77,9 +78,23 @@ class Index(Stage):
                 "elapsed_ms": streamed.elapsed_ms,
                 "fsync_ms": streamed.fsync_ms,
                 "avg_write_mibps": _rate(streamed),
+                "quota_json": _quota(streamed),
             },
         )
         return State.INDEXED
+
+
+def _quota(streamed: StreamResult) -> dict[str, Any] | None:
+    if streamed.quota_decision is None:
+        return None
+    return {
+        "decision": streamed.quota_decision,
+        "free_bytes": streamed.quota_free,
+        "reserved_bytes": streamed.quota_reserved,
+        "need_bytes": streamed.quota_need,
+        "floor_bytes": streamed.quota_floor,
+        "margin_percent": streamed.quota_margin_percent,
+    }
 
 
 def _rate(streamed: StreamResult) -> float | None:
