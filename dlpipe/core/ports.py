@@ -258,6 +258,9 @@ class Leases(Protocol):
     def live(self, job_ids: Sequence[str]) -> set[str]:
         """Which of these jobs somebody holds right now."""
 
+    def stop(self, job_id: str) -> bool:
+        """Ask who holds the job now, and nobody later, to stop: its lease is soon lost. False: nobody holds it."""
+
     def owner_is_dead(self, token: str) -> bool:
         """Is it certain that the process behind this token is gone? Never a guess."""
 
