@@ -59,7 +59,7 @@ class Circuits(Protocol):
 @dataclass(frozen=True, slots=True)
 class BreakerBounds:
     failures: int
-    """So many in a row open it; 0 for never."""
+    """So many in a row open it."""
     open_ms: int
     probe_ms: int
     """A probe that is not heard of for so long is taken for dead."""
@@ -213,6 +213,8 @@ class Breaker:
 
     def call(self, ask: Ask, send: Callable[[Ask], R]) -> R:
         """Send unless the host's circuit is open; then Postponed(`host_circuit_open`)."""
+        if self._policy.breaker_failures == 0:
+            return send(ask)
         host, token = plain(ask.host), uuid.uuid4().hex
         state = self._tell(lambda circuits: circuits.enter(host, token))
         if isinstance(state, Shut):
