@@ -13,7 +13,12 @@ _NOT_THE_SERVERS = frozenset({"blocked_offline", "no_space", "part_busy", "quota
 def order(request_url: str, mirrors: Sequence[str], held_of: str | None) -> tuple[str, ...]:
     """The URLs in the order to ask them: first the one that the held bytes came from, for they fit to it best."""
     urls = tuple(dict.fromkeys((request_url, *mirrors)))
-    return tuple(sorted(urls, key=lambda url: hashlib.sha256(url.encode()).hexdigest() != held_of))
+    return tuple(sorted(urls, key=lambda url: not is_from((url,), held_of)))
+
+
+def is_from(urls: Sequence[str], held_of: str | None) -> bool:
+    """Did the held bytes come from one of these? Bytes that came over a redirect are nobody's."""
+    return held_of in {hashlib.sha256(url.encode()).hexdigest() for url in urls}
 
 
 def may_help(failure: StageFailure) -> bool:

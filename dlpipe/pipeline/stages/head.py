@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dlpipe.core.errors import Permanent
+from dlpipe.core import mirrors
+from dlpipe.core.errors import Permanent, StageFailure
 from dlpipe.core.keys import Scalar, artifact_uuid
 from dlpipe.core.layout import extension_for
 from dlpipe.core.model import ArtifactJob, ArtifactRecord
@@ -64,7 +65,12 @@ class Head(Stage):
         )
 
     def _ask(self, job: ArtifactJob) -> HeadResult:
-        facts = self.deps.source.head(job.request_url)
+        try:
+            facts = self.deps.source.head(job.request_url)
+        except StageFailure as failure:
+            if not (job.mirrors and mirrors.may_help(failure)):
+                raise
+            facts = None  # HEAD is a hint; the stream asks this server again, and then the others
         if facts is None:
             return HeadResult(http_status=None, final_url_sha256="")
         return HeadResult(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dlpipe.core import resume
+from dlpipe.core import mirrors, resume
 from dlpipe.core.flow import OpType
 from dlpipe.core.keys import Scalar
 from dlpipe.core.model import ArtifactJob
@@ -23,7 +23,9 @@ class ResumeDecide(Stage):
         head = in_run(work.results, OpType.HEAD, HeadResult)
         with self.deps.staging.claim(job.scope.tenant_id, job.canonical_url, job.job_id, job.fence) as part:
             held = part.facts
-        match resume.decide(remote_of(head), held, self.deps.policy.resume):
+        # What HEAD said is of the first URL; of a mirror's bytes only the mirror's answer can tell.
+        elsewhere = held is not None and mirrors.is_from(job.mirrors, held.final_url_sha256)
+        match resume.decide(None if elsewhere else remote_of(head), held, self.deps.policy.resume):
             case resume.Resume(offset=offset, reason=reason):
                 return ResumeResult("resume", reason, offset)
             case resume.Complete(reason=reason):
