@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from dlpipe.core.model import Scope
 from dlpipe.net.client import Hub
 from dlpipe.net.policy import NetPolicy
 from dlpipe.pipeline.deps import StreamPolicy
@@ -38,13 +39,16 @@ class Pipeline(World):
     def again(self, job_id: str) -> None:
         """The next run: by itself when one is due, by hand when the job had failed for good."""
         if self.row(job_id).due_at is None:
+            (scope,) = self.sql("SELECT tenant_id, project_id FROM jobs WHERE job_id = :job", job=job_id)
             with self.database.write() as unit:
-                unit.jobs.retry(self.view(job_id).scope, job_id)
+                unit.jobs.retry(Scope(scope.tenant_id, scope.project_id), job_id)
         self.make_due(job_id)
         self.drive()
 
     def error(self, job_id: str) -> str | None:
-        return self.view(job_id).error_code
+        (found,) = self.sql("SELECT error_code FROM jobs WHERE job_id = :job", job=job_id)
+        code: str | None = found.error_code
+        return code
 
     def close(self) -> None:
         if self.hub is not None:

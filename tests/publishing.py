@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import os
+import random
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,7 +14,7 @@ from dlpipe.core.remote import RemoteFacts
 from dlpipe.store import LocalStaging
 
 URL = "http://files.example/a.bin"
-BODY = os.urandom(70_000)
+BODY = random.Random(1).randbytes(70_000)  # the same in every process that pytest spreads over
 DIGEST = hashlib.sha256(BODY).hexdigest()
 WRONG = b"!" + BODY[1:]
 

@@ -73,9 +73,12 @@ class PartFile:
         flags = os.O_NOFOLLOW | os.O_CLOEXEC
         try:
             return os.open(self._name, flags | os.O_RDWR | os.O_CREAT, 0o600, dir_fd=self._where)
-        except PermissionError:
+        except PermissionError as forbidden:
             # Sealed, by a publisher that died before it took this name away: to be read, and locked.
-            return os.open(self._name, flags | os.O_RDONLY, dir_fd=self._where)
+            try:
+                return os.open(self._name, flags | os.O_RDONLY, dir_fd=self._where)
+            except FileNotFoundError:
+                raise forbidden from None  # it is the folder that may not be written
 
     def _is_at_name(self, fd: int) -> bool:
         try:
@@ -95,8 +98,12 @@ class PartFile:
         fresh = f"{self._name}.{uuid.uuid4().hex[:8]}.new"
         flags = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_CREAT | os.O_EXCL
         fd = os.open(fresh, flags, 0o600, dir_fd=self._where)
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        os.rename(fresh, self._name, src_dir_fd=self._where, dst_dir_fd=self._where)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._put(fresh, self._name)
+        except BaseException:
+            os.close(fd)
+            raise
         os.close(self._fd)
         self._fd, self._sealed = fd, False
 
@@ -120,6 +127,16 @@ class PartFile:
                 os.unlink(name, dir_fd=self._where)
         self._side = None
 
+    def _unlink_one(self, name: str) -> None:
+        with suppress(OSError):
+            os.unlink(name, dir_fd=self._where)
+
+    def _unlink_left_sidecar(self) -> None:
+        """Its file was moved to its place, where the file system has no links: nothing here belongs to it any more."""
+        side = self._read_side()
+        if side is not None and side.inode == os.fstat(self._fd).st_ino:
+            self._unlink_one(self._side_name)
+
     def _read_side(self) -> Sidecar | None:
         try:
             fd = os.open(self._side_name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self._where)
@@ -140,9 +157,21 @@ class PartFile:
             0o600,
             dir_fd=self._where,
         )
-        with os.fdopen(fd, "wb") as file:
-            file.write(self._side.dump())
-        os.rename(temporary, self._side_name, src_dir_fd=self._where, dst_dir_fd=self._where)
+        try:
+            with os.fdopen(fd, "wb") as file:
+                file.write(self._side.dump())
+        except BaseException:
+            self._unlink_one(temporary)  # a disk that is full must not fill up with these
+            raise
+        self._put(temporary, self._side_name)
+
+    def _put(self, temporary: str, name: str) -> None:
+        """Give what was prepared its name; where that fails, nothing stays of it."""
+        try:
+            os.rename(temporary, name, src_dir_fd=self._where, dst_dir_fd=self._where)
+        except BaseException:
+            self._unlink_one(temporary)
+            raise
 
     def _new_side(self, remote: RemoteFacts | None, inode: int) -> Sidecar:
         return Sidecar(

@@ -222,6 +222,8 @@ class LocalPart(PartFile):
         with disk_errors():
             if self._is_at_name(self._fd):
                 self._unlink()
+            else:
+                self._unlink_left_sidecar()
 
 
 def part_damaged(message: str) -> Retryable:

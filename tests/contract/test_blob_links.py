@@ -299,6 +299,7 @@ def test_without_any_links_a_file_is_published_by_a_rename_that_replaces_nothing
         assert store.publish(part, place, len(BODY)) is True
     assert path_of(store, place).stat().st_ino == inode
     assert blobs(tmp_path) == {str(path_of(store, place).relative_to(tmp_path)): BODY}
+    assert staged(tmp_path) == []
 
 
 def test_without_any_links_a_later_holders_part_is_put_back(
