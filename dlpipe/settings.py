@@ -52,6 +52,7 @@ class Store(_Section):
 class Dedupe(_Section):
     scope: Literal["tenant", "project", "global"] = "tenant"
     trust_s: float = Field(86_400.0, ge=0)
+    link: Literal["hardlink", "reflink", "off"] = "hardlink"
 
 
 class Retry(_Section):
@@ -69,6 +70,17 @@ class Net(_Section):
     max_redirects: int = Field(10, ge=0, le=50)
     allow_https_to_http: bool = False
     ports: tuple[int, ...] = (80, 443, 8080, 8443)
+    rate_per_s: float = Field(100.0, ge=0)
+    """Requests to one host by all workers together; 0 for no limit, as for slots_per_host."""
+    slots_per_host: int = Field(32, ge=0, le=10_000)
+    slot_ttl_s: float = Field(30.0, ge=1)
+    max_wait_s: float = Field(3.0, ge=0, le=60)
+    limits_file: Path | None = None
+    breaker_failures: int = Field(10, ge=0, le=10_000)
+    breaker_open_s: float = Field(30.0, gt=0, le=86_400)
+    cache: bool = True
+    cache_mib: int = Field(32, ge=1, le=4_096)
+    cache_ttl_s: float = Field(300.0, gt=0)
 
 
 class Stream(_Section):
@@ -80,6 +92,20 @@ class Stream(_Section):
     accept_unproven_length: bool = False
     sniff: bool = True
     resume: bool = True
+    preallocate_bytes: int | None = Field(64 << 20, ge=1)
+    overlap_bytes: int = Field(65_536, ge=0, le=16 << 20)
+    prefix_bytes: int = Field(0, ge=0, le=16 << 20)
+    segments: int = Field(1, ge=1, le=16)
+    segments_min_bytes: int = Field(64 << 20, ge=1 << 20)
+    segments_per_host: int = Field(4, ge=1, le=64)
+    piece_bytes: int = Field(4 << 20, ge=1 << 20, le=4 << 20)
+
+
+class Quota(_Section):
+    """Room that downloads leave on the store's volume; `margin` is what a file may take beyond its bytes."""
+
+    floor_bytes: int = Field(256 << 20, ge=0)
+    margin: float = Field(1.05, ge=1.0, le=10.0)
 
 
 class Dispatch(_Section):
@@ -147,6 +173,7 @@ class Settings(_Section):
     retry: Retry = Retry()
     net: Net = Net()
     stream: Stream = Stream()
+    quota: Quota = Quota()
     dispatch: Dispatch = Dispatch()
     heal: Heal = Heal()
     torrents: Torrents = Torrents()
@@ -168,6 +195,10 @@ class Settings(_Section):
     @property
     def store_root(self) -> Path:
         return (self.store.root or self.home_dir / "store").expanduser().absolute()
+
+    @property
+    def http_cache(self) -> Path:
+        return self.home_dir / "cache" / "http.db"
 
     @property
     def private_redis(self) -> bool:

@@ -16,12 +16,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 from dlpipe import settings as knobs
 from dlpipe.core import crash
 from dlpipe.core.downloads import Removal, Sharing
 from dlpipe.core.errors import Misconfigured
 from dlpipe.core.ports import Publisher, TorrentClient
+from dlpipe.core.quota import QuotaPolicy
 from dlpipe.core.resume import ResumePolicy
 from dlpipe.core.retries import RetryPolicy
 from dlpipe.core.torrents import TorrentPolicy
@@ -34,6 +37,7 @@ from dlpipe.embedded.tether import die_with_parent
 from dlpipe.lease.beat import SingleFlight
 from dlpipe.lease.lock import RedisLeases
 from dlpipe.lease.progress import RedisProgress
+from dlpipe.lease.reservations import RedisReservations
 from dlpipe.pipeline.deps import Deps, Policy, StreamPolicy
 from dlpipe.pipeline.torrents import DownloadPolicy, Messages, TorrentDeps
 from dlpipe.settings import Settings
@@ -83,7 +87,7 @@ def deps(publisher: Callable[[], Publisher]) -> Deps:
 def _build(chosen: Settings, publisher: Publisher) -> Deps:
     from dlpipe.net import guard, urls
     from dlpipe.sources.http import HttpSource
-    from dlpipe.store import LocalBlobStore, LocalStaging
+    from dlpipe.store import Linking, LocalBlobStore, LocalStaging
 
     _arm_crash_points()
     ledger = database()
@@ -92,11 +96,14 @@ def _build(chosen: Settings, publisher: Publisher) -> Deps:
     return Deps(
         database=ledger,
         leases=_leases(),
-        store=LocalBlobStore(chosen.store_root, shard_width=chosen.store.shard_width),
-        staging=LocalStaging(chosen.store_root),
-        source=HttpSource(_hub(net)),
+        store=LocalBlobStore(
+            chosen.store_root, shard_width=chosen.store.shard_width, linking=Linking(chosen.dedupe.link)
+        ),
+        staging=LocalStaging(chosen.store_root, chosen.stream.preallocate_bytes),
+        source=HttpSource(_hub(chosen, net)),
         publisher=publisher,
         progress=RedisProgress(line),
+        reservations=RedisReservations(line),
         parse_url=urls.parse,
         policy=policy(chosen),
         forbidden=lambda host, port: guard.forbidden(host, port, net),
@@ -111,7 +118,7 @@ def policy(chosen: Settings) -> Policy:
             cap_s=chosen.retry.cap_s,
             server_cap_s=chosen.retry.server_cap_s,
         ),
-        resume=ResumePolicy(enabled=chosen.stream.resume),
+        resume=ResumePolicy(enabled=chosen.stream.resume, prefix_bytes=chosen.stream.prefix_bytes),
         stream=StreamPolicy(
             max_bytes=chosen.stream.max_bytes,
             deadline_s=chosen.stream.deadline_s,
@@ -120,7 +127,9 @@ def policy(chosen: Settings) -> Policy:
             max_restarts=chosen.stream.max_restarts,
             accept_unproven_length=chosen.stream.accept_unproven_length,
             sniff=chosen.stream.sniff,
+            overlap_bytes=chosen.stream.overlap_bytes,
         ),
+        quota=QuotaPolicy(floor_bytes=chosen.quota.floor_bytes, margin=chosen.quota.margin),
         lease_ttl_s=chosen.lease.ttl_s,
         dedupe_scope=chosen.dedupe.scope,
         trust_s=chosen.dedupe.trust_s,
@@ -174,7 +183,7 @@ def _torrent_client(_pid: int) -> TorrentClient:
         api_key=chosen.api_key.get_secret_value() if chosen.api_key else "",
         ca_file=str(chosen.ca_file) if chosen.ca_file else None,
     )
-    return QBittorrent(api, fetcher(HttpSource(_hub(net_policy(settings())))))
+    return QBittorrent(api, fetcher(HttpSource(_hub(settings(), net_policy(settings()))))
 
 
 def net_policy(chosen: Settings) -> NetPolicy:
@@ -186,6 +195,10 @@ def net_policy(chosen: Settings) -> NetPolicy:
         retries=chosen.net.retries,
         max_retry_sleep_s=chosen.net.max_retry_sleep_s,
         max_retry_after_s=chosen.retry.server_cap_s,
+        max_wait_s=chosen.net.max_wait_s,
+        slot_ttl_s=chosen.net.slot_ttl_s,
+        breaker_failures=chosen.net.breaker_failures,
+        breaker_open_s=chosen.net.breaker_open_s,
         max_redirects=chosen.net.max_redirects,
         allow_https_to_http=chosen.net.allow_https_to_http,
         allow_private=chosen.allow_private,
@@ -194,10 +207,24 @@ def net_policy(chosen: Settings) -> NetPolicy:
     )
 
 
-def _hub(policy: NetPolicy) -> Hub:
+def _hub(chosen: Settings, policy: NetPolicy) -> Hub:
+    from dlpipe.net import limits
+    from dlpipe.net.cache import MIB, CachePolicy
     from dlpipe.net.client import Hub
+    from dlpipe.net.line import RedisLine
 
-    return Hub(policy)
+    # A client of its own: who waits for a turn at a host must not wait long for Redis to say so.
+    line = RedisLine(
+        redis.Redis.from_url(chosen.redis_uri, socket_timeout=1, socket_connect_timeout=1, retry=Retry(NoBackoff(), 0))
+    )
+    return Hub(
+        policy,
+        limits=limits.read(chosen.net.limits_file, limits.Bounds(chosen.net.rate_per_s, chosen.net.slots_per_host)),
+        line=line,
+        caching=CachePolicy(chosen.http_cache, chosen.net.cache_mib * MIB, chosen.net.cache_ttl_s)
+        if chosen.net.cache
+        else None,
+    )
 
 
 @cache

@@ -5,7 +5,8 @@ set -eu
 cd "$(dirname "$0")/.."
 
 # Debian packages that tests want; installed where that is allowed, else the tests that need them say so.
-DEBIAN_PACKAGES="qbittorrent-nox"
+DEBIAN_PACKAGES="apache2-bin busybox caddy lighttpd lighttpd-mod-deflate nginx-light qbittorrent-nox strace util-linux xfsprogs"
+command -v npm >/dev/null || DEBIAN_PACKAGES="$DEBIAN_PACKAGES nodejs npm"
 
 # A caller's own Python settings must not leak into the environment that is made here.
 unset PYTHONHOME PYTHONPATH PIP_USER PIP_TARGET PIP_PREFIX PIP_REQUIRE_VIRTUALENV
@@ -36,7 +37,7 @@ suits() {
 # The stamps hold a checksum of all that the environment was made from. The folder is part of it, because a
 # copied .venv still points at the checkout it was copied from.
 sum() { { version .venv/bin/python && pwd -P && cat "$@"; } 2>/dev/null | cksum; }
-locked() { sum ops/setup.sh ops/requirements.lock; }
+locked() { sum ops/setup.sh ops/requirements.lock ops/npm/package-lock.json; }
 installed() { sum ops/setup.sh ops/requirements.lock pyproject.toml; }
 fresh() { [ "$(cat ".venv/.$1" 2>/dev/null)" = "$($1)" ]; }
 
@@ -87,8 +88,17 @@ debian_install() {
     # A bare image has no package lists; a broken foreign source must not stand in the way of the others.
     # A service that a package starts must not inherit, and so keep, the lock of this set-up.
     quietly as_root apt-get -qq -o DPkg::Lock::Timeout=300 update 9>&- || true
-    quietly as_root env DEBIAN_FRONTEND=noninteractive apt-get -qq -o DPkg::Lock::Timeout=300 install --yes \
-        --no-install-recommends "$@" 9>&-
+    # Nor is any started: tests run servers of their own. Debian asks this file, which is there in containers only.
+    # shellcheck disable=SC2016 # expanded by the inner shell
+    quietly as_root sh -c '
+        ask=/usr/sbin/policy-rc.d
+        if [ ! -e $ask ]; then
+            trap "rm -f $ask" EXIT
+            printf "#!/bin/sh\nexit 101\n" >$ask
+            chmod 755 $ask
+        fi
+        DEBIAN_FRONTEND=noninteractive apt-get -qq -o DPkg::Lock::Timeout=300 install --yes \
+            --no-install-recommends "$@"' sh "$@" 9>&-
 }
 
 debian_packages() {
@@ -99,6 +109,15 @@ debian_packages() {
     # shellcheck disable=SC2086 # a list of names
     [ -z "$missing" ] || debian_install $missing ||
         say "some tests want$missing, which could not be installed here."
+}
+
+# A web server that tests download from; without npm the tests that need it say so.
+npm_packages() {
+    command -v npm >/dev/null || return 0
+    mkdir -p .venv/npm
+    cp ops/npm/package.json ops/npm/package-lock.json .venv/npm/
+    (cd .venv/npm && quietly npm ci --omit=dev --ignore-scripts --no-audit --no-fund 9>&-) ||
+        say "the packages of ops/npm could not be installed here; the tests that want them say so."
 }
 
 # A pip that lives elsewhere can install into our environment since 22.3.
@@ -149,6 +168,7 @@ if ! fresh locked || ! kept; then
     say "installing the locked packages (a minute or two the first time)"
     in_environment install --quiet --require-hashes --only-binary :all: -r ops/requirements.lock ||
         die "the locked packages could not be installed, see above."
+    npm_packages
     locked >.venv/.locked
 fi
 if ! fresh installed; then

@@ -32,6 +32,9 @@ class Asked:
 class Say:
     data: bytes = b""
     then: Then = Then.KEEP
+    drip: bytes = b""
+    """Sent again and again until the client goes away, or the test is over."""
+    every_s: float = 0.01
 
 
 Script = Callable[[Asked], Say]
@@ -57,6 +60,7 @@ class Origin:
         self._scripts: dict[str, list[Script]] = {}
         self._open: set[socket.socket] = set()
         self._lock = threading.Lock()
+        self._ending = threading.Event()
         self._left = threading.Condition(self._lock)
         self._threads = [threading.Thread(target=self._accept, daemon=True)]
         self._threads[0].start()
@@ -116,6 +120,8 @@ class Origin:
             script = scripts[min(len(self.of(path)), len(scripts)) - 1]
         say = script(asked)
         connection.sendall(say.data)
+        while say.drip and not self._ending.wait(say.every_s):
+            connection.sendall(say.drip)
         if say.then is Then.RESET:
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         if say.then is Then.HANG:
@@ -123,6 +129,7 @@ class Origin:
         return say.then is Then.KEEP
 
     def close(self) -> None:
+        self._ending.set()
         # Waking the accept needs a shutdown: closing alone leaves it blocked on Linux.
         self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import random
 import stat
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
@@ -15,7 +16,7 @@ import sqlalchemy as sa
 from dlpipe.core import flow, keys
 from dlpipe.core.flow import OpType
 from dlpipe.core.model import ArtifactJob, ArtifactRecord, JobView, OpView, Scope
-from dlpipe.core.ports import Claimed, Hint, Leases, Progress, Publisher, Source
+from dlpipe.core.ports import Claimed, Hint, Leases, Progress, Publisher, Reservations, Source
 from dlpipe.core.states import State
 from dlpipe.db import SqlDatabase
 from dlpipe.db.clock import after
@@ -29,6 +30,7 @@ from dlpipe.store import LocalBlobStore, LocalStaging
 from tests.fakes.leases import FakeLeases
 from tests.fakes.progress import FakeProgress
 from tests.fakes.publisher import FakePublisher
+from tests.fakes.reservations import FakeReservations
 from tests.fakes.source import FakeSource
 
 DEFAULT = Scope()
@@ -42,6 +44,11 @@ def sha256(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
+def some_bytes(size: int) -> bytes:
+    """Without a pattern, and the same in every process."""
+    return random.Random(size).randbytes(size)
+
+
 def make_deps(
     database: SqlDatabase,
     root: Path,
@@ -50,6 +57,7 @@ def make_deps(
     source: Source | None = None,
     publisher: Publisher | None = None,
     progress: Progress | None = None,
+    reservations: Reservations | None = None,
     policy: Policy | None = None,
 ) -> Deps:
     return Deps(
@@ -60,6 +68,7 @@ def make_deps(
         source=source or FakeSource(),
         publisher=publisher or FakePublisher(),
         progress=progress or FakeProgress(),
+        reservations=reservations or FakeReservations(),
         parse_url=urls.parse,
         policy=policy or Policy(),
         chance=lambda: 0.5,
@@ -75,6 +84,7 @@ class World:
     leases: FakeLeases = field(default_factory=FakeLeases)
     publisher: FakePublisher = field(default_factory=FakePublisher)
     progress: FakeProgress = field(default_factory=FakeProgress)
+    reservations: FakeReservations = field(default_factory=FakeReservations)
     now: float = 1000.0
 
     def __post_init__(self) -> None:
@@ -85,6 +95,7 @@ class World:
             source=self.source,
             publisher=self.publisher,
             progress=self.progress,
+            reservations=self.reservations,
         )
         self.deps = replace(made, clock=lambda: self.now)
 
@@ -225,9 +236,7 @@ def job_of(world: World, job_id: str) -> ArtifactJob:
     """The row as the workers see it."""
     with world.database.engine.connect() as connection:
         row = connection.execute(
-            sa.select(*JOB_COLUMNS)
-            .join(jobs, jobs.c.job_id == artifact_jobs.c.job_id)
-            .where(jobs.c.job_id == job_id)
+            sa.select(*JOB_COLUMNS).join(jobs, jobs.c.job_id == artifact_jobs.c.job_id).where(jobs.c.job_id == job_id)
         ).one()
     return job_from(row, Scope(row.tenant_id, row.project_id))
 

@@ -132,13 +132,17 @@ def retry(job_ids: tuple[str, ...], tenant_id: str, project_id: str, as_json: bo
 
 def _each(job_ids: tuple[str, ...], tenant_id: str, project_id: str, as_json: bool, wish: str, wanted: Status) -> int:
     from dlpipe.core.model import Scope
+    from dlpipe.pipeline import wishes
     from dlpipe.pipeline.planner import nudge
     from dlpipe.tasks import deps
 
     scope, code = Scope(tenant_id, project_id), EXIT_OK
     for job_id in job_ids:
-        with deps().database.write() as unit:
-            status = getattr(unit.jobs, wish)(scope, job_id)
+        if wish == "cancel":
+            status = wishes.cancel(deps(), scope, job_id)
+        else:
+            with deps().database.write() as unit:
+                status = unit.jobs.retry(scope, job_id)
         if status is None:
             code = _unknown(job_id)
             continue

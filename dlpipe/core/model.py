@@ -192,6 +192,7 @@ class ArtifactJob:
     expected_sha256: str | None = None
     expected_media_type: str | None = None
     max_bytes: int | None = None
+    mirrors: tuple[str, ...] = ()
     lease_owner: str | None = None
     lease_live: bool = False
     due_at: datetime | None = None

@@ -14,6 +14,7 @@ from dlpipe.core.downloads import Downloads, Sharing
 from dlpipe.core.flow import OpType, StageRow
 from dlpipe.core.layout import Place
 from dlpipe.core.model import ArtifactJob, ArtifactRecord, JobSpec, JobView, OpView, PlanAnswer, Scope
+from dlpipe.core.quota import Room
 from dlpipe.core.recovery import FailureWrite
 from dlpipe.core.remote import Headers, PartFacts, RemoteFacts
 from dlpipe.core.results import DedupeAction, Result, Results
@@ -184,7 +185,8 @@ class Ledger(Protocol):
 class Registry(Protocol):
     """Artifacts and the indexes that find bytes again."""
 
-    def known_url(self, tenant_id: str, canonical_url: str, trust_s: float) -> KnownBlob | None: ...
+    def known_url(self, tenant_id: str, canonical_url: str, trust_s: float | None) -> KnownBlob | None:
+        """What the URL gave when it was last seen, if that is at most `trust_s` ago; None: however long ago."""
 
     def first_copy(self, dedupe_scope: str, sha256: str) -> FirstCopy | None: ...
 
@@ -198,6 +200,9 @@ class Registry(Protocol):
         """Register a result and link it to its job; the same record again changes nothing."""
 
     def see_url(self, tenant_id: str, canonical_url: str, blob: KnownBlob) -> None: ...
+
+    def see_again(self, tenant_id: str, canonical_url: str, sha256: str) -> None:
+        """The URL still gives these bytes, as of now; a row that tells of other bytes stays as it is."""
 
     def note(self, artifact_uuid: str, job_id: str, facts: Mapping[str, Any]) -> None:
         """Write what is measured of an artifact into its manifest row."""
@@ -257,6 +262,9 @@ class Leases(Protocol):
     def live(self, job_ids: Sequence[str]) -> set[str]:
         """Which of these jobs somebody holds right now."""
 
+    def stop(self, job_id: str) -> bool:
+        """Ask who holds the job now, and nobody later, to stop: its lease is soon lost. False: nobody holds it."""
+
     def owner_is_dead(self, token: str) -> bool:
         """Is it certain that the process behind this token is gone? Never a guess."""
 
@@ -279,6 +287,19 @@ class Progress(Protocol):
     def report(self, job_id: str, done: int, total: int | None) -> None: ...
     def clear(self, job_id: str) -> None: ...
     def get(self, job_ids: Sequence[str]) -> Mapping[str, tuple[int, int | None]]: ...
+
+
+class Reservations(Protocol):
+    """Room that running jobs have yet to fill, per volume and for all workers. What dead ones promised runs out."""
+
+    def reserve(self, volume: str, job_id: str, size: int, at_most: int) -> int:
+        """Put down `size` for the job, in place of what it had, if all others' promises are `at_most`.
+
+        Answer the others' sum. One step: of two jobs that fit only one at a time, one is put down.
+        """
+
+    def release(self, volume: str, job_id: str) -> None:
+        """The job needs no further room; one that never had any is no error."""
 
 
 # ── bytes ─────────────────────────────────────────────────────────────────────────────────────────
@@ -320,8 +341,8 @@ class Part(Protocol):
     def finish(self) -> tuple[str, int, int]:
         """Make all bytes durable; answer (sha256, size, milliseconds of fsync)."""
 
-    def head(self, size: int) -> bytes:
-        """The first bytes held."""
+    def read(self, offset: int, size: int) -> bytes:
+        """Bytes held, at most up to the offset where the next one goes."""
 
     def fileno(self) -> int: ...
 
@@ -335,6 +356,9 @@ class Staging(Protocol):
 
         Postponed(`part_busy`) when another job holds it; LeaseLost when a later fence of this job does.
         """
+
+    def room(self, tenant: str, canonical_url: str) -> Room:
+        """The volume that parts lie on, and what this URL's part takes of it. Makes and locks nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -421,8 +445,20 @@ class Source(Protocol):
     def head(self, url: str) -> RemoteFacts | None:
         """What HEAD says; None when HEAD is of no use here and GET must tell."""
 
-    def get(self, url: str, *, start: int = 0, if_range: str | None = None) -> AbstractContextManager[Answer]:
-        """Ask for the bytes from `start` on. Answers of every status are handed out unless they are retryable."""
+    def unchanged(self, url: str, etag: str | None, last_modified: str | None) -> bool | None:
+        """Does the URL still give what came under these validators? None when that cannot be told.
+
+        Reads no body. Raises only what `head` and `get` would raise as well: Permanent(`blocked_offline`),
+        Postponed, a server out of reach; what else goes wrong is None, and for those two to tell.
+        """
+
+    def get(
+        self, url: str, *, start: int = 0, end: int | None = None, if_range: str | None = None, unproven: bool = False
+    ) -> AbstractContextManager[Answer]:
+        """Ask for the bytes from `start` on, or to before `end`. Every status is handed out unless it is retryable.
+
+        A range is asked for only under `if_range`, or `unproven`: then the caller compares bytes.
+        """
 
 
 # ── torrents ──────────────────────────────────────────────────────────────────────────────────────

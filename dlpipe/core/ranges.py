@@ -29,6 +29,9 @@ class Want:
     etag: str | None = None
     total: int | None = None
     max_bytes: int | None = None
+    unproven: bool = False
+    """No validator ties the bytes together: the total must be the same, and the caller compares bytes."""
+    end: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +66,8 @@ def judge(status: int, headers: Headers, framing: str, want: Want) -> Judgement:
     broken = answers.bad_framing(headers)
     if broken is not None:
         return broken
-    ranged = want.start > 0 and want.if_range is not None  # without If-Range no Range was sent
+    # Without If-Range no Range was sent, unless the bytes are to prove themselves.
+    ranged = (want.start > 0 or want.end is not None) and (want.if_range is not None or want.unproven)
     if status == 200:
         return _whole(headers, framing, want)
     if status == 206:
@@ -138,6 +142,11 @@ def _partial(headers: Headers, want: Want) -> Judgement:
 def _other_representation(headers: Headers, want: Want) -> str | None:
     """Row 27: a part may only grow by bytes that carry the same strong validator."""
     etags = headers.all("etag")
+    if want.unproven:
+        span = content_range(headers)
+        if want.total is None or span is None or span.total != want.total:
+            return "total_changed"
+        return "validator_changed" if want.etag is not None and etags != (want.etag,) else None
     if want.etag is not None:
         same = len(etags) == 1 and resume.is_strong(want.etag) and etags[0] == want.etag
         return None if same else "validator_changed"

@@ -42,6 +42,8 @@ class HeadResult:
     known_sha256: str | None = None
     known_pointer: str | None = None
     known_size: int | None = None
+    revalidated: bool = False
+    """The server has said that what we hold is what it would send."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +65,16 @@ class StreamResult:
     etag: str | None = None
     last_modified: str | None = None
     length_unproven: bool = False
+    final_url_sha256: str = ""
+    """The URL whose validators these are."""
+    host: str | None = None
+    """Which of the job's servers brought the last bytes; never the URL, which may hold a secret."""
+    quota_decision: str | None = None
+    quota_free: int | None = None
+    quota_reserved: int | None = None
+    quota_need: int | None = None
+    quota_floor: int | None = None
+    quota_margin_percent: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,10 +22,15 @@ _HTTP_DATE = re.compile(
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 
 
+_NO_VALIDATOR = "no_strong_validator"
+
+
 @dataclass(frozen=True, slots=True)
 class ResumePolicy:
     enabled: bool = True
     min_bytes: int = 1
+    prefix_bytes: int = 0
+    """Compare so many first bytes where there is no strong validator; 0: such bytes are never gone on with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +63,18 @@ class Complete:
     reason: str = "all_bytes_held"
 
 
-Decision = Fresh | Resume | Discard | Complete
+@dataclass(frozen=True, slots=True)
+class NeedPrefix:
+    """Compare the first `size` bytes with the server's; only if they are the same, resume from `offset`."""
+
+    size: int
+    offset: int
+
+
+SAME_PREFIX = "same_prefix"
+"""The reason to resume after a NeedPrefix was answered well."""
+
+Decision = Fresh | Resume | Discard | Complete | NeedPrefix
 
 
 def decide(remote: RemoteFacts | None, part: PartFacts | None, policy: ResumePolicy) -> Decision:
@@ -74,6 +90,8 @@ def decide(remote: RemoteFacts | None, part: PartFacts | None, policy: ResumePol
     if_range = validator(part)
     if remote is not None:
         objection = _objection(remote, part)
+        if objection == _NO_VALIDATOR and _may_compare(remote, part, policy):
+            return NeedPrefix(min(policy.prefix_bytes, part.good), part.good)
         if objection is not None:
             return Discard(objection)
     if part.complete or part.good == part.total:
@@ -81,12 +99,25 @@ def decide(remote: RemoteFacts | None, part: PartFacts | None, policy: ResumePol
         # moment: nothing is joined to them, so no validator is needed to keep them.
         return Complete()
     if if_range is None:
-        return Discard("no_strong_validator")
+        return Discard(_NO_VALIDATOR)
     if part.good < policy.min_bytes:
         return Discard("too_little_held")
     if remote is not None and _refuses_ranges(remote):
         return Discard("ranges_refused")
     return Resume(part.good, if_range, "same_validator" if remote is not None else "own_validator")
+
+
+def _may_compare(remote: RemoteFacts, part: PartFacts, policy: ResumePolicy) -> bool:
+    """Row 38: nothing that the server says speaks against it being the same file, and its length speaks for it."""
+    return (
+        policy.prefix_bytes > 0
+        and part.good >= policy.min_bytes
+        and not part.complete
+        and part.total is not None
+        and part.good < part.total == remote.content_length
+        and (part.etag, part.last_modified) == (remote.etag, remote.last_modified)
+        and not _refuses_ranges(remote)
+    )
 
 
 def _objection(remote: RemoteFacts, part: PartFacts) -> str | None:
@@ -100,7 +131,7 @@ def _objection(remote: RemoteFacts, part: PartFacts) -> str | None:
             return "more_than_total"
     mine, theirs = validator(part), validator(remote)
     if mine is None or theirs is None:
-        return "no_strong_validator"
+        return _NO_VALIDATOR
     return None if mine == theirs else "validator_changed"
 
 

@@ -23,15 +23,15 @@ class SqlRegistry:
     def __init__(self, connection: sa.Connection) -> None:
         self._connection = connection
 
-    def known_url(self, tenant_id: str, canonical_url: str, trust_s: float) -> KnownBlob | None:
-        row = self._connection.execute(
-            sa.select(url_index).where(
-                _U.scope == tenant_id,
-                _U.url_sha256 == _url_sha256(canonical_url),
-                _U.canonical_url == canonical_url,
-                _U.seen_at > after(-trust_s),
-            )
-        ).first()
+    def known_url(self, tenant_id: str, canonical_url: str, trust_s: float | None) -> KnownBlob | None:
+        found = sa.select(url_index).where(
+            _U.scope == tenant_id,
+            _U.url_sha256 == _url_sha256(canonical_url),
+            _U.canonical_url == canonical_url,
+        )
+        if trust_s is not None:
+            found = found.where(_U.seen_at > after(-trust_s))
+        row = self._connection.execute(found).first()
         if row is None:
             return None
         return KnownBlob(row.sha256, row.pointer, row.size, row.etag, row.last_modified, row.content_type)
@@ -104,6 +104,18 @@ class SqlRegistry:
             make(url_index)
             .values(scope=tenant_id, url_sha256=_url_sha256(canonical_url), **facts)
             .on_conflict_do_update(index_elements=[_U.scope, _U.url_sha256], set_=facts)
+        )
+
+    def see_again(self, tenant_id: str, canonical_url: str, sha256: str) -> None:
+        self._connection.execute(
+            sa.update(url_index)
+            .where(
+                _U.scope == tenant_id,
+                _U.url_sha256 == _url_sha256(canonical_url),
+                _U.canonical_url == canonical_url,
+                _U.sha256 == sha256,
+            )
+            .values(seen_at=now())
         )
 
     def note(self, artifact_uuid: str, job_id: str, facts: Mapping[str, Any]) -> None:

@@ -28,6 +28,7 @@ def job_from(row: Any, scope: Scope, *, lease_live: bool = False) -> ArtifactJob
         expected_sha256=row.expected_sha256,
         expected_media_type=row.expected_media_type,
         max_bytes=row.max_bytes,
+        mirrors=tuple(row.mirrors or ()),
         lease_owner=row.lease_owner,
         lease_live=lease_live,
         due_at=row.due_at,

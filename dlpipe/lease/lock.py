@@ -18,6 +18,7 @@ from redis.exceptions import RedisError
 from dlpipe.core.errors import LeaseBusy, LeaseUnavailable, Misconfigured
 from dlpipe.core.ports import Lease
 from dlpipe.lease import owner as process
+from dlpipe.lease import stops
 from dlpipe.lease.heartbeat import Clock, Heartbeat, HeldLease, Mirror, boot_clock
 
 log = logging.getLogger(__name__)
@@ -77,6 +78,7 @@ class RedisLeases:
         self._owed: dict[str, str] = {}
         """Tokens of leases whose release failed, and their jobs."""
         self.heartbeat = Heartbeat(self._extend, mirror, ttl_s, renew_s, clock)
+        self.stops = stops.Stops(lambda job_ids: stops.marks(redis, job_ids))
 
     @contextmanager
     def hold(self, job_id: str) -> Iterator[Lease]:
@@ -84,9 +86,11 @@ class RedisLeases:
         lease, pid = self._acquire(job_id), os.getpid()
         try:
             self.heartbeat.add(lease)
+            self.stops.add(lease)
             yield lease
         finally:
             if os.getpid() == pid:  # a forked child that leaves this block must not free its parent's lease
+                self.stops.remove(lease)
                 self.heartbeat.remove(lease)
                 self._release(job_id, lease.token)
 
@@ -97,6 +101,13 @@ class RedisLeases:
                 for job_id in job_ids:
                     pipe.exists(PREFIX + job_id)
                 return {job_id for job_id, found in zip(job_ids, pipe.execute(), strict=True) if found}
+        except RedisError as error:
+            raise _unavailable(error) from error
+
+    def stop(self, job_id: str) -> bool:
+        """Leave a mark for whoever holds the job now; False: nobody does."""
+        try:
+            return stops.mark(self._redis, PREFIX + job_id, job_id)
         except RedisError as error:
             raise _unavailable(error) from error
 
@@ -118,7 +129,8 @@ class RedisLeases:
         self.heartbeat.lose_all("the process is ending")
 
     def close(self) -> None:
-        """End the heartbeat, at the end of the process."""
+        """End the threads, at the end of the process."""
+        self.stops.close()
         self.heartbeat.stop()
 
     def _acquire(self, job_id: str) -> HeldLease:

@@ -1,7 +1,7 @@
 """The one place where clients are built, and the only module that knows httpx (HUB-1).
 
-The layers of a request, outermost first; what is added later has its place in `_build`:
-    retry → guard → connection
+The layers of a request, outermost first, are stacked in `_Clients`:
+    cache (metadata only) → retry → breaker → limiter → guard → connection
 """
 
 from __future__ import annotations
@@ -13,22 +13,31 @@ import ssl
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 
 import httpcore
 import httpx
+from hishel.httpx import CacheTransport
 
 from dlpipe.core.remote import Headers
-from dlpipe.net import failures, guard
+from dlpipe.net import cache, failures, guard
+from dlpipe.net.breaker import Breaker, BreakerBounds, LocalCircuits, SharedCircuits
+from dlpipe.net.cache import CachePolicy
+from dlpipe.net.connection import Body, Connections
+from dlpipe.net.gate import LocalGate, SharedGate
 from dlpipe.net.guard import GuardedBackend, Resolve
+from dlpipe.net.layer import Ask, Layer
+from dlpipe.net.limiter import Limiter
+from dlpipe.net.limits import HostLimits
+from dlpipe.net.line import Line
 from dlpipe.net.policy import NetPolicy
 from dlpipe.net.retry import Retry
 from dlpipe.net.urls import Address
-from dlpipe.net.wire import StaleConnection, WatchedBackend, WatchedStream
+from dlpipe.net.wire import WatchedBackend
 
 _LOGGERS = (
-    "httpx", "httpcore", "httpcore.connection", "httpcore.http11", "httpcore.http2", "httpcore.proxy",
+    "hishel", "httpx", "httpcore", "httpcore.connection", "httpcore.http11", "httpcore.http2", "httpcore.proxy",
     "httpcore.socks",
 )  # fmt: skip
 
@@ -56,37 +65,65 @@ class Reply:
 
 
 class Hub:
-    """Sends requests to servers, through one pooled client per process."""
+    """Sends requests to servers, through one raw and one caching client per process."""
 
     def __init__(
         self,
         policy: NetPolicy,
         *,
+        limits: HostLimits | None = None,
+        line: Line | None = None,
+        caching: CachePolicy | None = None,
         resolve: Resolve = guard.resolve,
         connect: httpcore.NetworkBackend | None = None,
         sleep: Callable[[float], None] = time.sleep,
+        clock: Callable[[], float] = time.monotonic,
         now_epoch_s: Callable[[], float] = time.time,
         chance: Callable[[], float] = random.random,
     ) -> None:
+        """`line` shares limits and circuits with other processes; without it they are this process's own."""
         self.policy = policy
-        self._backend = WatchedBackend(GuardedBackend(policy, resolve=resolve, connect=connect), policy)
-        self._retry = Retry(policy, sleep=sleep, now_epoch_s=now_epoch_s, chance=chance)
-        self._client: httpx.Client | None = None
+        self._build: Callable[[], _Clients] = lambda: _Clients(
+            policy,
+            WatchedBackend(GuardedBackend(policy, resolve=resolve, connect=connect), policy),
+            retry=Retry(policy, sleep=sleep, now_epoch_s=now_epoch_s, chance=chance),
+            breaker=_breaker(policy, line, clock, chance),
+            limiter=Limiter(
+                policy,
+                limits or HostLimits(),
+                None if line is None else SharedGate(line),
+                LocalGate(clock),
+                sleep=sleep,
+                now_epoch_s=now_epoch_s,
+                chance=chance,
+            ),
+            caching=caching,
+        )
+        self._clients: _Clients | None = None
         self._lock = threading.Lock()
         _hubs.add(self)
 
-    def send(self, method: str, address: Address, headers: dict[str, str] | None = None) -> Reply:
-        """Ask, and answer with the head; redirects are handed out like any other status."""
+    def send(
+        self, method: str, address: Address, headers: dict[str, str] | None = None, *, metadata: bool = False
+    ) -> Reply:
+        """Ask, and answer with the head; redirects are handed out like any other status.
+
+        What is `metadata` may come from the cache; a file never is.
+        """
         if self.policy.offline:
             raise failures.blocked_offline(address.host)
         why = guard.forbidden(address.host, address.port, self.policy)
         if why is not None:
             raise failures.egress_forbidden(address.host, why)
-        client = self._pooled()
+        clients = self._pooled()
+        client = clients.cached if metadata else clients.raw
         # The path and the query travel beside httpx, byte for byte: it would spell them its own way,
         # and what it does not know it cannot log.
         request = client.build_request(
-            method, address.root, headers=headers, extensions={"target": address.target.encode("ascii")}
+            method,
+            address.root,
+            headers=headers,
+            extensions={"target": address.target.encode("ascii"), "caching": {"key": cache.key(address)}},
         )
         try:
             response = client.send(request, stream=True)
@@ -98,23 +135,26 @@ class Hub:
 
     def close(self) -> None:
         with self._lock:
-            client, self._client = self._client, None
-        if client is not None:
-            client.close()
+            clients, self._clients = self._clients, None
+        if clients is not None:
+            clients.close()
 
-    def _pooled(self) -> httpx.Client:
+    def _pooled(self) -> _Clients:
         with self._lock:
-            if self._client is None:
-                self._client = _build(self.policy, self._backend, self._retry)
-            return self._client
+            if self._clients is None:
+                self._clients = self._build()
+            return self._clients
 
     def _forget(self) -> None:
-        """After a fork: the sockets and the state of the lock are the parent's."""
-        self._client = None
+        """After a fork: the sockets and the state of the locks are the parent's."""
+        # Kept, as to let go of it would close the cache's database, which only the parent may do.
+        _inherited.append(self._clients)
+        self._clients = None
         self._lock = threading.Lock()
 
 
 _hubs: weakref.WeakSet[Hub] = weakref.WeakSet()
+_inherited: list[object] = []
 
 
 def _forget_all() -> None:
@@ -125,11 +165,43 @@ def _forget_all() -> None:
 os.register_at_fork(after_in_child=_forget_all)
 
 
-def _build(policy: NetPolicy, guarded: httpcore.NetworkBackend, retry: Retry) -> httpx.Client:
-    for name in _LOGGERS:
-        logging.getLogger(name).setLevel(logging.WARNING)  # below it they write URLs and headers
+def _breaker(policy: NetPolicy, line: Line | None, clock: Callable[[], float], chance: Callable[[], float]) -> Breaker:
+    bounds = BreakerBounds.of(policy)
+    shared = None if line is None else SharedCircuits(line, bounds)
+    return Breaker(policy, shared, LocalCircuits(bounds, clock), chance=chance)
+
+
+class _Clients:
+    """The layers in their order, and the two clients on top of them: one for files, one that may remember."""
+
+    def __init__(
+        self,
+        policy: NetPolicy,
+        guarded: httpcore.NetworkBackend,
+        *,
+        retry: Retry,
+        breaker: Breaker,
+        limiter: Limiter,
+        caching: CachePolicy | None,
+    ) -> None:
+        for name in _LOGGERS:
+            logging.getLogger(name).setLevel(logging.WARNING)  # below it they write URLs and headers
+        self._limiter = limiter
+        layers = _Layers((retry, breaker, limiter), Connections(policy, guarded, _trust(policy)))
+        storage = None if caching is None else cache.open_storage(caching)
+        self.raw = self.cached = _client(policy, layers)
+        if storage is not None:
+            self.cached = _client(policy, CacheTransport(layers, storage, rfc=True))
+
+    def close(self) -> None:
+        self.cached.close()  # with its storage
+        self.raw.close()
+        self._limiter.close()
+
+
+def _client(policy: NetPolicy, transport: httpx.BaseTransport) -> httpx.Client:
     return httpx.Client(
-        transport=_RetryLayer(retry, _ConnectionLayer(policy, guarded)),
+        transport=transport,
         headers={"Accept": "*/*", "Accept-Encoding": "identity", "User-Agent": policy.user_agent},
         cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),
         timeout=httpx.Timeout(policy.read_s, connect=policy.connect_s, pool=None),
@@ -138,95 +210,46 @@ def _build(policy: NetPolicy, guarded: httpcore.NetworkBackend, retry: Retry) ->
     )
 
 
-class _RetryLayer(httpx.BaseTransport):
-    def __init__(self, retry: Retry, inner: _ConnectionLayer) -> None:
-        self._retry, self._inner = retry, inner
+class _Layers(httpx.BaseTransport):
+    """Leads a request through each layer to the connection."""
+
+    def __init__(self, layers: Sequence[Layer], connections: Connections) -> None:
+        self._layers, self._connections = layers, connections
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
-        return self._retry.call(
-            request.method, request.url.host, lambda afresh: self._inner.send(request, afresh=afresh)
-        )
+        return self._through(0, request, Ask(request.method, request.url.raw_host.decode("ascii")))
 
-    def close(self) -> None:
-        self._inner.close()
-
-
-class _ConnectionLayer:
-    """Connections, guarded: httpcore's errors become ours here."""
-
-    def __init__(self, policy: NetPolicy, backend: httpcore.NetworkBackend) -> None:
-        self._policy = policy
-        context = _trust(policy)
-
-        def pool(idle: int) -> httpcore.ConnectionPool:
-            return httpcore.ConnectionPool(
-                ssl_context=context,
-                # How many are open at once is for the caller to bound, not for a queue in here.
-                max_connections=None,
-                max_keepalive_connections=idle,
-                keepalive_expiry=policy.keepalive_s,
-                http1=True,
-                http2=False,
-                network_backend=backend,
+    def _through(self, depth: int, request: httpx.Request, ask: Ask) -> _Answered:
+        if depth == len(self._layers):
+            to = (request.url.raw_scheme, request.url.raw_host, request.url.port)
+            return _Answered(
+                *self._connections.send(request.method, to, request.headers.raw, request.extensions, afresh=ask.afresh)
             )
-
-        self._pool = pool(policy.max_idle_connections)
-        self._new_ones = pool(0)
-
-    def send(self, request: httpx.Request, *, afresh: bool) -> httpx.Response:
-        host = request.url.host
-        url = httpcore.URL(scheme=request.url.raw_scheme, host=request.url.raw_host, port=request.url.port, target=b"/")
-        asked = httpcore.Request(request.method, url, headers=request.headers.raw, extensions=request.extensions)
-        pool = self._new_ones if afresh else self._pool
-        try:
-            answer = pool.handle_request(asked)
-        except StaleConnection:
-            raise
-        except httpcore.ConnectTimeout as error:
-            raise failures.connect_timeout(host) from error
-        except httpcore.ConnectError as error:
-            raise failures.connect_failed(host) from error
-        except httpcore.TimeoutException as error:
-            raise failures.read_timeout(host) from error
-        except httpcore.NetworkError as error:
-            raise failures.connection_lost(host) from error
-        except httpcore.ProtocolError as error:
-            raise failures.protocol_error(host, "the head of the answer is malformed") from error
-        body = _Body(answer, host, self._policy.read_s)
-        return httpx.Response(answer.status, headers=answer.headers, stream=body, extensions=answer.extensions)
+        return self._layers[depth].call(ask, lambda passed: self._through(depth + 1, request, passed))
 
     def close(self) -> None:
-        self._pool.close()
-        self._new_ones.close()
+        self._connections.close()
 
 
-class _Body(httpx.SyncByteStream):
-    def __init__(self, answer: httpcore.Response, host: str, read_s: float) -> None:
-        self._answer, self._host, self._read_s = answer, host, read_s
+class _Answered(httpx.Response):
+    """The head of an answer, as the layers see it."""
+
+    def __init__(self, answer: httpcore.Response, body: Body) -> None:
+        super().__init__(answer.status, headers=answer.headers, stream=_Stream(body), extensions=answer.extensions)
+        self.on_close = body.on_close
+
+
+class _Stream(httpx.SyncByteStream):
+    """A body in the clothes that httpx asks for."""
+
+    def __init__(self, body: Body) -> None:
+        self._body = body
 
     def __iter__(self) -> Iterator[bytes]:
-        wire = self._answer.extensions.get("network_stream")
-        pieces = iter(self._answer.iter_stream())
-        while True:
-            if isinstance(wire, WatchedStream):
-                # For the whole piece, not for each read: chunk headers can be dripped for ever.
-                wire.expect_within(self._read_s)
-            try:
-                piece = next(pieces)
-            except StopIteration:
-                return
-            except httpcore.TimeoutException as error:
-                raise failures.read_timeout(self._host) from error
-            except httpcore.NetworkError as error:
-                raise failures.body_cut(self._host) from error
-            except httpcore.ProtocolError as error:
-                if isinstance(wire, WatchedStream) and wire.ended:
-                    raise failures.body_cut(self._host) from error
-                raise failures.protocol_error(self._host, "the body is malformed") from error
-            yield piece
+        return iter(self._body)
 
     def close(self) -> None:
-        self._answer.close()
+        self._body.close()
 
 
 def _trust(policy: NetPolicy) -> ssl.SSLContext:

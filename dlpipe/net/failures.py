@@ -4,7 +4,8 @@ Permanent: `blocked_offline` `egress_forbidden` `redirect_refused` `too_many_red
 `tls_failed` (the certificate is not trusted) `url_*` (see core.urls).
 Retryable: `connect_failed` `connect_timeout` `dns_failed` `host_unknown` `tls_failed` (the handshake broke)
 `read_timeout` `connection_lost` `body_cut`.
-Postponed: `retry_after`. Codes of refused answers are listed in core.answers.
+Postponed: `retry_after` `host_busy` `host_cooling_down` `host_circuit_open`.
+Codes of refused answers are listed in core.answers.
 """
 
 from __future__ import annotations
@@ -111,6 +112,33 @@ def retry_after(host: str, after_s: float) -> Postponed:
         code="retry_after",
         after_s=after_s,
         hint="The download is tried again then, by itself.",
+    )
+
+
+def host_busy(host: str, after_s: float) -> Postponed:
+    return Postponed(
+        f"{host} is asked as much as it may be; our turn comes in about {after_s:.0f} s",
+        code="host_busy",
+        after_s=after_s,
+        hint="It goes on by itself; DLPIPE_NET_RATE_PER_S, DLPIPE_NET_SLOTS_PER_HOST and the limits file allow more.",
+    )
+
+
+def host_cooling_down(host: str, after_s: float) -> Postponed:
+    return Postponed(
+        f"{host} asked not to be asked again before {after_s:.0f} s have passed",
+        code="host_cooling_down",
+        after_s=after_s,
+        hint="The download is tried again then, by itself; other hosts go on.",
+    )
+
+
+def host_circuit_open(host: str, after_s: float) -> Postponed:
+    return Postponed(
+        f"{host} failed many times in a row and is left alone for {after_s:.0f} s",
+        code="host_circuit_open",
+        after_s=after_s,
+        hint="One request at a time looks whether it is back; the downloads then go on by themselves.",
     )
 
 

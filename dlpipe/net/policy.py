@@ -32,6 +32,14 @@ class NetPolicy:
     max_retry_after_s: float = 3_600.0
     """However long a server asks us to stay away, we come back after this."""
 
+    max_wait_s: float = 3.0
+    """For our turn at a host; a longer wait is the ledger's."""
+    slot_ttl_s: float = 30.0
+    """After so long without a sign of life the slot of a killed worker is free again."""
+    breaker_failures: int = 10
+    """So many in a row, of all workers, and a host is left alone; 0 for never."""
+    breaker_open_s: float = 30.0
+
     max_redirects: int = 10
     allow_https_to_http: bool = False
 

@@ -7,31 +7,21 @@ Time, chance and sleep are passed in.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol, TypeVar
+from dataclasses import replace
 
 import tenacity
 
 from dlpipe.core import answers, retries
-from dlpipe.core.errors import Retryable, StageFailure
+from dlpipe.core.errors import Postponed, Retryable, StageFailure
 from dlpipe.core.retries import RetryPolicy
 from dlpipe.net import failures
+from dlpipe.net.layer import Ask, R, single
 from dlpipe.net.policy import NetPolicy
 from dlpipe.net.wire import StaleConnection
 
 STATUSES = frozenset({408, 425, 429, 500, 502, 503, 504})
 IDEMPOTENT = frozenset({"GET", "HEAD"})
 _TRY_AGAIN = frozenset({"connect_failed", "connect_timeout", "dns_failed", "connection_lost", "read_timeout"})
-
-
-class Reply(Protocol):
-    @property
-    def status_code(self) -> int: ...
-    @property
-    def headers(self) -> Any: ...
-    def close(self) -> None: ...
-
-
-R = TypeVar("R", bound=Reply)
 
 
 class Retry:
@@ -51,42 +41,59 @@ class Retry:
             server_cap_s=policy.max_retry_after_s,
         )
 
-    def call(self, method: str, host: str, send: Callable[[bool], R]) -> R:
-        """Send until there is an answer to hand out. `send(True)` has to use a new connection.
+    def call(self, ask: Ask, send: Callable[[Ask], R]) -> R:
+        """Send until there is an answer to hand out.
 
         Raises the last failure when the tries are used up, and Postponed(`retry_after`) at once when
         the server asks for a longer wait than is slept here.
         """
-        again = method in IDEMPOTENT
+        again = ask.method in IDEMPOTENT
+        last: Retryable | None = None
+
+        def attempt() -> R:
+            nonlocal last
+            try:
+                return self._once(ask, send, again)
+            except Retryable as error:
+                last = error
+                raise
+
         tries = tenacity.Retrying(
-            retry=tenacity.retry_if_exception(lambda error: again and self._is_passing(method, error)),
+            retry=tenacity.retry_if_exception(lambda error: again and self._is_passing(ask.method, error)),
             stop=self._is_enough,
             wait=self._wait_s,
             sleep=self._sleep,
             reraise=True,
         )
-        reply: R = tries(self._once, host, send, again)
+        try:
+            reply: R = tries(attempt)
+        except Postponed as error:
+            # A layer further in does not let us try again. But we have asked, and it failed: unless the server
+            # said when to come back that costs the job an attempt, or jobs for a dead host would never end.
+            if last is not None and last.after_s is None:
+                raise last from error
+            raise
         return reply
 
-    def _once(self, host: str, send: Callable[[bool], R], again: bool) -> R:
+    def _once(self, ask: Ask, send: Callable[[Ask], R], again: bool) -> R:
         try:
-            reply = send(False)
+            reply = send(ask)
         except StaleConnection as error:
             # The server closed an idle connection just as we used it: that is no failure of a try.
             if not again:
-                raise failures.connection_lost(host) from error
-            reply = self._afresh(host, send)
+                raise failures.connection_lost(ask.host) from error
+            reply = self._afresh(ask, send)
         if reply.status_code not in STATUSES:
             return reply
-        asked = retries.retry_after_s(_single(reply.headers), self._now())
+        asked = retries.retry_after_s(single(reply.headers, "retry-after"), self._now())
         reply.close()
-        raise self._refusal(host, reply.status_code, asked)
+        raise self._refusal(ask.host, reply.status_code, asked)
 
-    def _afresh(self, host: str, send: Callable[[bool], R]) -> R:
+    def _afresh(self, ask: Ask, send: Callable[[Ask], R]) -> R:
         try:
-            return send(True)
+            return send(replace(ask, afresh=True))
         except StaleConnection as error:
-            raise failures.connection_lost(host) from error
+            raise failures.connection_lost(ask.host) from error
 
     def _refusal(self, host: str, status: int, asked: float | None) -> StageFailure:
         if asked is not None:
@@ -111,9 +118,3 @@ class Retry:
     def _is_enough(self, state: tenacity.RetryCallState) -> bool:
         used_up = state.attempt_number > self._policy.retries
         return used_up or state.upcoming_sleep > self._policy.max_retry_sleep_s
-
-
-def _single(headers: Any) -> str | None:
-    """Retry-After when it came once; joined values would not be what the server said."""
-    values = headers.get_list("retry-after")
-    return str(values[0]) if len(values) == 1 else None

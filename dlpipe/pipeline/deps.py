@@ -9,7 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from dlpipe.core.model import Scope
-from dlpipe.core.ports import BlobStore, Database, Leases, Progress, Publisher, Source, Staging
+from dlpipe.core.ports import BlobStore, Database, Leases, Progress, Publisher, Reservations, Source, Staging
+from dlpipe.core.quota import QuotaPolicy
 from dlpipe.core.resume import ResumePolicy
 from dlpipe.core.retries import RetryPolicy
 from dlpipe.core.urls import ParseUrl
@@ -26,6 +27,8 @@ class StreamPolicy:
     max_restarts: int = 2
     accept_unproven_length: bool = False
     sniff: bool = True
+    overlap_bytes: int = 0
+    """When going on from held bytes, ask again for so many of the last ones, to compare (row 37)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +36,7 @@ class Policy:
     retry: RetryPolicy = RetryPolicy()
     resume: ResumePolicy = ResumePolicy()
     stream: StreamPolicy = StreamPolicy()
+    quota: QuotaPolicy = QuotaPolicy()
     lease_ttl_s: float = 120.0
     dedupe_scope: str = "tenant"
     trust_s: float = 86_400.0
@@ -65,6 +69,7 @@ class Deps:
     source: Source
     publisher: Publisher
     progress: Progress
+    reservations: Reservations
     parse_url: ParseUrl
     policy: Policy = field(default_factory=Policy)
     forbidden: Callable[[str, int], str | None] = lambda host, port: None

@@ -5,18 +5,27 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from dlpipe.core import answers, ranges
+from dlpipe.core import answers, ranges, revalidation
 from dlpipe.core.answers import GONE
-from dlpipe.core.errors import InvalidInput, Permanent, StageFailure
+from dlpipe.core.errors import InvalidInput, Permanent, Postponed, StageFailure
 from dlpipe.core.remote import Headers, RemoteFacts
-from dlpipe.net import redirects, urls
+from dlpipe.net import failures, redirects, urls
 from dlpipe.net.client import Hub, Reply
+from dlpipe.net.urls import Address
 
 # What goes wrong with a HEAD in these ways may go well with a GET (row 40).
 _ONLY_A_HINT = frozenset(
     {
         "connection_lost", "http_408", "http_425", "http_5xx", "protocol_error", "read_timeout",
         "redirect_refused", "too_many_redirects",
+    }
+)  # fmt: skip
+
+# When a conditional request fails in these ways, so will any other.
+_OUT_OF_REACH = frozenset(
+    {
+        "blocked_offline", "connect_failed", "connect_timeout", "dns_failed", "egress_forbidden", "host_unknown",
+        "tls_failed",
     }
 )  # fmt: skip
 
@@ -57,7 +66,7 @@ class HttpSource:
     def head(self, url: str) -> RemoteFacts | None:
         """What HEAD says of the file; None when GET must tell."""
         try:
-            reply = self._open("HEAD", url, {})
+            reply = self._open("HEAD", url, {}, metadata=True)
         except StageFailure as failure:
             if failure.code in _ONLY_A_HINT:
                 return None
@@ -69,12 +78,36 @@ class HttpSource:
             return None
         return ranges.facts(reply.status, reply.headers, reply.address.sha256)
 
+    def unchanged(self, url: str, etag: str | None, last_modified: str | None) -> bool | None:
+        """Does the URL still give what came under these validators? None when that cannot be told."""
+        at = _address(url)
+        if self._hub.policy.offline:
+            raise failures.blocked_offline(at.host)
+        condition = revalidation.condition(etag, last_modified)
+        if condition is None:
+            return None
+        try:
+            # One request, over the raw client: a redirect leads to another URL, whose validators are its own.
+            reply = self._hub.send("GET", at, dict(condition))
+        except Postponed:
+            raise
+        except StageFailure as failure:
+            if failure.code in _OUT_OF_REACH:
+                raise
+            return None
+        reply.close()
+        return revalidation.is_same(reply.status, reply.headers, etag)
+
     @contextmanager
-    def get(self, url: str, *, start: int = 0, if_range: str | None = None) -> Iterator[HttpAnswer]:
-        """Ask for the bytes from `start` on; without a validator for If-Range all of them are asked for."""
+    def get(
+        self, url: str, *, start: int = 0, end: int | None = None, if_range: str | None = None, unproven: bool = False
+    ) -> Iterator[HttpAnswer]:
+        """Ask for the bytes from `start` to before `end`; all of them where nothing allows to join them."""
         headers = {}
-        if start > 0 and if_range is not None:
-            headers = {"Range": f"bytes={start}-", "If-Range": if_range}
+        if (start > 0 or end is not None) and (if_range is not None or unproven):
+            headers["Range"] = f"bytes={start}-{'' if end is None else end - 1}"
+            if if_range is not None:
+                headers["If-Range"] = if_range
         reply = self._open("GET", url, headers)
         try:
             yield HttpAnswer(reply)
@@ -93,16 +126,20 @@ class HttpSource:
             return None
         return ranges.facts(reply.status, reply.headers, reply.address.sha256)
 
-    def _open(self, method: str, url: str, headers: dict[str, str]) -> Reply:
-        try:
-            at = urls.address(url)
-        except InvalidInput as error:
-            raise Permanent(error.message, code=error.code, hint=error.hint) from None
+    def _open(self, method: str, url: str, headers: dict[str, str], *, metadata: bool = False) -> Reply:
+        at = _address(url)
         hops = 0
         while True:
-            reply = self._hub.send(method, at, headers)
+            reply = self._hub.send(method, at, headers, metadata=metadata)
             if reply.status not in redirects.STATUSES:
                 return reply
             reply.close()
             at = redirects.follow(at, reply.headers, hops, self._hub.policy)
             hops += 1
+
+
+def _address(url: str) -> Address:
+    try:
+        return urls.address(url)
+    except InvalidInput as error:
+        raise Permanent(error.message, code=error.code, hint=error.hint) from None

@@ -6,10 +6,10 @@ import errno
 import hashlib
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from dlpipe.core.errors import Permanent, Retryable, StageFailure
+from dlpipe.core.errors import Permanent, Postponed, Retryable, StageFailure
 
 _OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 READ_BYTES = 1 << 20
@@ -19,7 +19,7 @@ READ_BYTES = 1 << 20
 def folder(root: Path, parts: Sequence[str], *, create: bool = False) -> Iterator[int]:
     """A handle on root/parts…; FileNotFoundError when it is not there and `create` is off."""
     if create:
-        root.mkdir(parents=True, exist_ok=True)
+        _make(root)
     here = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         for part in parts:
@@ -31,18 +31,31 @@ def folder(root: Path, parts: Sequence[str], *, create: bool = False) -> Iterato
         os.close(here)
 
 
+def _make(path: Path) -> None:
+    """Make a folder and those above it, each name durable before the next; the store's root may be a symlink."""
+    if path.is_dir():
+        return
+    if path.parent != path:
+        _make(path.parent)
+    with suppress(FileExistsError):
+        path.mkdir()
+    above = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(above)
+    finally:
+        os.close(above)
+
+
 def _enter(parent: int, name: str, create: bool) -> int:
     try:
         return os.open(name, _OPEN_FOLDER, dir_fd=parent)
     except FileNotFoundError:
         if not create:
             raise
-    try:
+    with suppress(FileExistsError):
         os.mkdir(name, 0o755, dir_fd=parent)
-    except FileExistsError:
-        pass  # another worker made it
-    else:
-        os.fsync(parent)  # the new folder's own name has to last as well
+    # The new folder's own name has to last as well; another worker that made it may not have come to this line.
+    os.fsync(parent)
     return os.open(name, _OPEN_FOLDER, dir_fd=parent)
 
 
@@ -60,12 +73,24 @@ def sha256_of(fd: int, size: int | None = None) -> tuple[str, int]:
     return digest.hexdigest(), offset
 
 
+NO_SPACE_AGAIN_S = 60.0
+
 _CODES = {
     errno.ENOSPC: ("no_space", "the disk is full", "Free some space; the job goes on by itself."),
     errno.EDQUOT: ("no_space", "the disk quota is used up", "Free some space; the job goes on by itself."),
+    errno.EFBIG: (
+        "store_file_too_large",
+        "no file may be that large here",
+        "Raise the limit (ulimit -f), or move the store.",
+    ),
     errno.EROFS: ("store_read_only", "the store is mounted read-only", "Remount it, or move the store."),
     errno.EACCES: ("store_forbidden", "the store may not be written", "Give the worker's user the right to."),
     errno.EPERM: ("store_forbidden", "the store may not be written", "Give the worker's user the right to."),
+    errno.EXDEV: (
+        "store_cross_device",
+        "the staging folder is on another file system than the file's place",
+        "Keep everything under the store's root, .staging too, on one file system.",
+    ),
     errno.EIO: ("store_io_error", "the disk reported an error", "Check the disk and the system's log."),
     errno.ENAMETOOLONG: ("store_name_too_long", "the file system refuses the name", "Use shorter ids."),
     errno.ELOOP: ("store_symlink", "a symlink stands where a folder or file of the store belongs", "Remove it."),
@@ -87,4 +112,7 @@ def as_failure(error: OSError) -> StageFailure:
     name = errno.errorcode.get(error.errno or 0, "unknown error")
     if code in ("store_symlink", "store_name_too_long"):
         return Permanent(f"{what} ({name})", code=code, hint=hint)
+    if code == "no_space":
+        # It says nothing about the job, and may last longer than a job has attempts.
+        return Postponed(f"{what} ({name})", code=code, after_s=NO_SPACE_AGAIN_S, hint=hint)
     return Retryable(f"{what} ({name})", code=code, hint=hint)

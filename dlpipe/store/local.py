@@ -7,6 +7,7 @@ anybody is told of it.
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import stat
 import uuid
@@ -16,24 +17,25 @@ from pathlib import Path
 
 from dlpipe.core.crash import crash_point
 from dlpipe.core.downloads import Sharing
-from dlpipe.core.errors import LeaseLost, Retryable
+from dlpipe.core.errors import Retryable
 from dlpipe.core.layout import Place, check_id, place_of
 from dlpipe.core.ports import Adopted, Foreign, Part
 from dlpipe.core.results import DedupeAction
 from dlpipe.store import adopt as adopting
-from dlpipe.store.folders import READ_BYTES, as_failure, disk_errors, folder, sha256_of
+from dlpipe.store.folders import as_failure, disk_errors, folder, sha256_of
+from dlpipe.store.links import Linking, cloned, copied, linked, name_new, same_file, share
 from dlpipe.store.staging import STAGING, part_damaged
 
-_NO_LINK = frozenset({errno.EXDEV, errno.EMLINK, errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS})
 _OPEN = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class LocalBlobStore:
     backend = "local"
 
-    def __init__(self, root: Path, *, shard_width: int = 2) -> None:
+    def __init__(self, root: Path, *, shard_width: int = 2, linking: Linking = Linking.HARDLINK) -> None:
         self._root = root
         self._shard_width = shard_width
+        self._linking = linking
 
     def place(self, tenant: str, project: str, sha256: str, ext: str) -> Place:
         return Place(tenant, project, sha256, ext, self._shard_width)
@@ -55,10 +57,13 @@ class LocalBlobStore:
             os.fchmod(fd, 0o444)  # before the name: nobody may find it, or leave it, open to change
             os.fsync(fd)  # the bytes last before their name does
             crash_point("finalize.before_link")
-            there_already = not _link_new(fd, part.path, place.name, where)
+            there_already = not name_new(fd, part.path, place.name, where)
             if there_already and not self._right_at(where, place, size):
-                self._set_aside(where, place)
-                there_already = not _link_new(fd, part.path, place.name, where)
+                with _alone(where):
+                    there_already = self._right_at(where, place, size)
+                    if not there_already:
+                        self._set_aside(where, place)
+                        there_already = not name_new(fd, part.path, place.name, where)
             crash_point("finalize.after_link")
             os.fsync(where)
             crash_point("finalize.after_fsync")
@@ -111,38 +116,44 @@ class LocalBlobStore:
             folder(self._root, source.folders) as there,
             folder(self._root, place.folders, create=True) as here,
         ):
-            try:
-                os.link(source.name, place.name, src_dir_fd=there, dst_dir_fd=here, follow_symlinks=False)
-                action = DedupeAction.HARDLINK
-            except FileExistsError:
-                action = DedupeAction.SKIPPED
-            except OSError as error:
-                if error.errno not in _NO_LINK:
-                    raise
-                self._copy_bytes(there, source.name, here, place)
-                action = DedupeAction.COPY
+            action = self._name_copy(source.name, there, place, here)
+            if action is None:
+                size = os.stat(source.name, dir_fd=there, follow_symlinks=False).st_size
+                with _alone(here):
+                    if not self._has_size(here, place, size):
+                        self._set_aside(here, place)
+                        action = self._name_copy(source.name, there, place, here)
             os.fsync(here)
-            return action
+            return action or DedupeAction.SKIPPED
 
-    def _copy_bytes(self, there: int, name: str, here: int, place: Place) -> None:
-        with self._temporary(place.tenant, place.sha256) as (where, temporary):
-            flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-            fd_in = os.open(name, _OPEN, dir_fd=there)
-            fd_out = os.open(temporary, flags, 0o600, dir_fd=where)
+    def _has_size(self, where: int, place: Place, size: int) -> bool:
+        try:
+            found = os.stat(place.name, dir_fd=where, follow_symlinks=False)
+        except FileNotFoundError:
+            return False
+        return stat.S_ISREG(found.st_mode) and found.st_size == size
+
+    def _name_copy(self, name: str, there: int, place: Place, here: int) -> DedupeAction | None:
+        """Give the bytes of `name` a further name or a file of their own; None when the name is taken."""
+        if self._linking is Linking.HARDLINK:
             try:
-                while block := os.read(fd_in, READ_BYTES):
-                    view = memoryview(block)
-                    while view:
-                        view = view[os.write(fd_out, view) :]
-                if sha256_of(fd_out)[0] != place.sha256:
+                if linked(name, there, place.name, here):
+                    return DedupeAction.HARDLINK
+            except FileExistsError:
+                return None
+        with self._temporary(place.tenant, place.sha256) as (where, temporary):
+            action = DedupeAction.REFLINK
+            if self._linking is Linking.OFF or not cloned(name, there, temporary, where):
+                copied(name, there, temporary, where)
+                action = DedupeAction.COPY
+            fd = os.open(temporary, _OPEN, dir_fd=where)
+            try:
+                if sha256_of(fd)[0] != place.sha256:
                     raise Retryable("the copy does not hash to its name", code="store_io_error")
-                os.fchmod(fd_out, 0o444)
-                os.fsync(fd_out)
-                with suppress(FileExistsError):
-                    os.link(temporary, place.name, src_dir_fd=where, dst_dir_fd=here)
+                path = str(self._root / STAGING / place.tenant / temporary)
+                return action if name_new(fd, path, place.name, here) else None
             finally:
-                os.close(fd_in)
-                os.close(fd_out)
+                os.close(fd)
 
     @contextmanager
     def _temporary(self, tenant: str, stem: str) -> Iterator[tuple[int, str]]:
@@ -162,21 +173,21 @@ class LocalBlobStore:
             folder(self._root, mine.folders) as here,
             folder(self._root, other.folders) as there,
         ):
+            old = os.stat(mine.name, dir_fd=here, follow_symlinks=False)
             theirs = os.stat(other.name, dir_fd=there, follow_symlinks=False)
-            if os.stat(mine.name, dir_fd=here, follow_symlinks=False).st_ino == theirs.st_ino:
+            if same_file(old, theirs):
                 return DedupeAction.HARDLINK  # it was done before
+            if not stat.S_ISREG(theirs.st_mode) or theirs.st_size != old.st_size:
+                return DedupeAction.COPY  # no twin any more
             with self._temporary(mine.tenant, mine.sha256) as (where, temporary):
-                try:
-                    os.link(other.name, temporary, src_dir_fd=there, dst_dir_fd=where, follow_symlinks=False)
-                except OSError as error:
-                    if error.errno in _NO_LINK:
-                        return DedupeAction.COPY
-                    raise
+                action = share(self._linking, other.name, there, temporary, where)
+                if action is None:
+                    return DedupeAction.COPY
                 crash_point("dedupe.after_link")
                 os.rename(temporary, mine.name, src_dir_fd=where, dst_dir_fd=here)
             crash_point("dedupe.after_rename")
             os.fsync(here)
-            return DedupeAction.HARDLINK
+            return action
 
     def adopt(
         self, file: Foreign, tenant: str, project: str, ext: str, sharing: Sharing, heard: Callable[[int], None]
@@ -226,27 +237,13 @@ def _hash(fd: int, size: int) -> tuple[str, int]:
         return sha256_of(fd, size)
 
 
-def _link_new(fd: int, path: str, name: str, where: int) -> bool:
-    """Give the very file behind `fd` its final name; False when the name is taken.
-
-    Going by the handle and not by the part's name: had a later holder replaced the part, its bytes would
-    get our name. A part that was unlinked meanwhile cannot be linked any more, and that is right.
-    """
+@contextmanager
+def _alone(where: int) -> Iterator[None]:
+    """Only one at a time may move a wrong file of this folder away: the next would take the right one for it."""
+    with suppress(OSError):  # NFS locks no folders
+        fcntl.flock(where, fcntl.LOCK_EX)
     try:
-        os.link(f"/proc/self/fd/{fd}", name, dst_dir_fd=where, follow_symlinks=True)
-    except FileExistsError:
-        return False
-    except FileNotFoundError:
-        if Path("/proc/self/fd").exists():
-            raise LeaseLost("the part was taken over by a later holder of the job") from None
-        # Without /proc: by name, then make sure that it was our file which got it.
-        try:
-            os.link(path, name, dst_dir_fd=where)
-        except FileExistsError:
-            return False
-        except FileNotFoundError:
-            raise LeaseLost("the part was taken over by a later holder of the job") from None
-        if os.stat(name, dir_fd=where).st_ino != os.fstat(fd).st_ino:
-            os.unlink(name, dir_fd=where)
-            raise LeaseLost("the part was taken over by a later holder of the job") from None
-    return True
+        yield
+    finally:
+        with suppress(OSError):
+            fcntl.flock(where, fcntl.LOCK_UN)

@@ -175,6 +175,32 @@ def test_a_url_is_trusted_for_a_time_only(bench: Bench) -> None:
         assert unit.registry.known_url("t", URL, 90.0) == BLOB
 
 
+def test_a_url_can_be_asked_for_however_old_it_is(bench: Bench) -> None:
+    with bench.database.write() as unit:
+        assert unit.registry.known_url("t", URL, None) is None
+        unit.registry.see_url("t", URL, BLOB)
+    with bench.database.engine.begin() as connection:
+        connection.execute(sa.update(url_index).values(seen_at=after(-1e8)))
+    with bench.database.read() as unit:
+        assert unit.registry.known_url("t", URL, None) == BLOB
+        assert unit.registry.known_url("u", URL, None) is None
+
+
+def test_a_url_is_seen_again_only_with_the_bytes_that_it_is_known_for(bench: Bench) -> None:
+    with bench.database.write() as unit:
+        unit.registry.see_url("t", URL, BLOB)
+        unit.registry.see_url("u", URL, BLOB)
+    with bench.database.engine.begin() as connection:
+        connection.execute(sa.update(url_index).values(seen_at=after(-100.0)))
+    with bench.database.write() as unit:
+        unit.registry.see_again("t", URL, SHB)
+        unit.registry.see_again("t", URL + "y", SHA)
+        assert unit.registry.known_url("t", URL, 90.0) is None
+        unit.registry.see_again("t", URL, SHA)
+        assert unit.registry.known_url("t", URL, 90.0) == BLOB
+        assert unit.registry.known_url("u", URL, 90.0) is None
+
+
 def test_a_digest_alone_does_not_make_a_url_known(bench: Bench) -> None:
     with bench.database.write() as unit:
         unit.registry.see_url("t", URL, BLOB)

@@ -148,8 +148,8 @@ def test_an_overtaken_holder_cannot_come_back(staging: Staging) -> None:
 @pytest.mark.parametrize(
     ("number", "code", "kind"),
     [
-        (errno.ENOSPC, "no_space", Retryable),
-        (errno.EDQUOT, "no_space", Retryable),
+        (errno.ENOSPC, "no_space", Postponed),
+        (errno.EDQUOT, "no_space", Postponed),
         (errno.EROFS, "store_read_only", Retryable),
         (errno.EACCES, "store_forbidden", Retryable),
         (errno.EIO, "store_io_error", Retryable),

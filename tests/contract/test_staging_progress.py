@@ -38,7 +38,7 @@ def test_what_was_flushed_is_there_for_the_next_holder(staging: Staging) -> None
         assert (part.facts.good, part.facts.etag, part.facts.complete) == (len(BODY), '"v"', False)
         assert part.verify(len(BODY)) == len(BODY) == part.offset
         assert part.sha256 == hashlib.sha256(BODY).hexdigest()
-        assert part.head(10) == BODY[:10]
+        assert part.read(0, 10) == BODY[:10]
         part.write(b"tail")
         assert part.finish()[:2] == (hashlib.sha256(BODY + b"tail").hexdigest(), len(BODY) + 4)
     with claim(staging) as part:

@@ -52,6 +52,13 @@ class FakeLeases:
         self._answer()
         return {job_id for job_id in job_ids if job_id in self.held}
 
+    def stop(self, job_id: str) -> bool:
+        self._answer()
+        if job_id not in self.held:
+            return False
+        self.lose(job_id)
+        return True
+
     def owner_is_dead(self, token: str) -> bool:
         return token in self.dead
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
-from dlpipe.core import ranges
+from dlpipe.core import ranges, revalidation
 from dlpipe.core.errors import Permanent, StageFailure
 from dlpipe.core.remote import Headers, RemoteFacts
 
@@ -33,6 +33,7 @@ class Asked:
     url: str
     start: int = 0
     if_range: str | None = None
+    end: int | None = None
 
 
 @dataclass
@@ -102,29 +103,45 @@ class FakeSource:
             return None
         return ranges.facts(200, Headers(_headers(page, len(page.body)).items()), _digest(url))
 
+    def unchanged(self, url: str, etag: str | None, last_modified: str | None) -> bool | None:
+        condition = revalidation.condition(etag, last_modified)
+        if condition is None:
+            return None
+        self.asked.append(Asked("CHECK", url, if_range=next(iter(condition.values()))))
+        if url in self._heads:
+            raise self._heads[url]
+        page = self.pages.get(url)
+        if page is None:
+            return None
+        return page.etag == etag if "If-None-Match" in condition else page.last_modified == last_modified
+
     @contextmanager
-    def get(self, url: str, *, start: int = 0, if_range: str | None = None) -> Iterator[FakeAnswer]:
-        self.asked.append(Asked("GET", url, start, if_range))
+    def get(
+        self, url: str, *, start: int = 0, end: int | None = None, if_range: str | None = None, unproven: bool = False
+    ) -> Iterator[FakeAnswer]:
+        self.asked.append(Asked("GET", url, start, if_range, end))
         self.before_get()
         scripted = self._scripts.get(url)
         says = scripted.pop(0) if scripted else Says()
         if isinstance(says, StageFailure):
             raise says
-        yield _answer(url, self.pages.get(url), says, start, if_range)
+        yield _answer(url, self.pages.get(url), says, self.asked[-1], unproven)
 
 
-def _answer(url: str, page: Page | None, says: Says, start: int, if_range: str | None) -> FakeAnswer:
+def _answer(url: str, page: Page | None, says: Says, asked: Asked, unproven: bool) -> FakeAnswer:
+    start, end = asked.start, asked.end
     if page is None:
         return FakeAnswer(says.status or 404, Headers(()), says.body or (), _digest(url))
     status, headers, body = 200, _headers(page, len(page.body)), page.body
-    if start > 0 and if_range is not None and if_range in (page.etag, page.last_modified):
+    holds = asked.if_range in (page.etag, page.last_modified) if asked.if_range is not None else unproven
+    if (start > 0 or end is not None) and holds:
         if start >= len(page.body):
             status, body = 416, b""
             headers = {"Content-Range": f"bytes */{len(page.body)}"}
         else:
-            status, body = 206, page.body[start:]
+            status, body = 206, page.body[start:end]
             headers = _headers(page, len(body))
-            headers["Content-Range"] = f"bytes {start}-{len(page.body) - 1}/{len(page.body)}"
+            headers["Content-Range"] = f"bytes {start}-{start + len(body) - 1}/{len(page.body)}"
     headers.update(says.headers or {})
     for name in says.without:
         headers.pop(name, None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
@@ -41,7 +42,13 @@ class Client:
 
     def __init__(self, policy: NetPolicy = POLICY, **more: object) -> None:
         self.slept: list[float] = []
-        self.hub = Hub(policy, sleep=self.slept.append, chance=lambda: 0.5, **more)  # type: ignore[arg-type]
+        self.hub = Hub(
+            policy,
+            sleep=self.slept.append,
+            clock=lambda: time.monotonic() + sum(self.slept),
+            chance=lambda: 0.5,
+            **more,  # type: ignore[arg-type]
+        )
         self.source = HttpSource(self.hub)
 
     def fetch(self, url: str, want: Want = Want()) -> tuple[object, bytes]:  # noqa: B008 - frozen
@@ -504,11 +511,15 @@ def test_hub_2_a_short_retry_after_is_slept_and_a_long_one_handed_back(origin: O
     long = origin.on("/long", answer(429, b"", "Retry-After: 600"))
     assert client.fetch(short) == (Finished(), b"abc")
     assert client.slept == [3.0]
-    for ask in (client.source.head, client.fetch):
+    with pytest.raises(Postponed) as caught:
+        client.source.head(long)
+    assert (_code(caught.value), caught.value.after_s) == ("retry_after", 600.0)
+    for url in (long, short):  # from now on nothing of that host is asked for
         with pytest.raises(Postponed) as caught:
-            ask(long)
-        assert (_code(caught.value), caught.value.after_s) == ("retry_after", 600.0)
-    assert client.slept == [3.0]
+            client.fetch(url)
+        assert _code(caught.value) == "host_cooling_down"
+        assert 590 < caught.value.after_s < 602
+    assert (client.slept, len(origin.of("/long"))) == ([3.0], 1)
 
 
 def test_server_errors_that_go_on(origin: Origin, client: Client) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dlpipe.core import mirrors
+from dlpipe.core.errors import Permanent, StageFailure
 from dlpipe.core.keys import Scalar, artifact_uuid
 from dlpipe.core.layout import extension_for
 from dlpipe.core.model import ArtifactJob, ArtifactRecord
@@ -21,14 +23,25 @@ class Head(Stage):
         return self._known(work.job) or self._ask(work.job)
 
     def _known(self, job: ArtifactJob) -> HeadResult | None:
-        """The URL's bytes, when this tenant has fetched them lately and they are still there."""
+        """The URL's bytes, when this tenant has fetched them, they are still there, and the server still has them."""
+        tenant, url = job.scope.tenant_id, job.canonical_url
         with self.deps.database.read() as unit:
-            blob = unit.registry.known_url(job.scope.tenant_id, job.canonical_url, self.deps.policy.trust_s)
-        if blob is None or not self._fits(job, blob):
-            return None
+            trusted = unit.registry.known_url(tenant, url, self.deps.policy.trust_s)
+            blob = trusted or unit.registry.known_url(tenant, url, None)
         store = self.deps.store
-        if not store.holds(blob.pointer, blob.size):
+        if blob is None or not self._fits(job, blob) or not store.holds(blob.pointer, blob.size):
             return None
+        revalidated = False
+        if trusted is None:
+            try:
+                revalidated = self.deps.source.unchanged(job.request_url, blob.etag, blob.last_modified) is True
+            except Permanent as failure:
+                if failure.code != "blocked_offline":
+                    raise
+                # Nobody can be asked, and what is held still resolves (HUB-5); it stays as old as it is.
+            else:
+                if not revalidated:
+                    return None
         ext = job.ext if job.ext is not None else extension_of(job, blob.content_type)
         place = store.place(job.scope.tenant_id, job.scope.project_id, blob.sha256, ext)
         if place.pointer != blob.pointer:
@@ -40,6 +53,7 @@ class Head(Stage):
             known_sha256=blob.sha256,
             known_pointer=place.pointer,
             known_size=blob.size,
+            revalidated=revalidated,
         )
 
     def _fits(self, job: ArtifactJob, blob: KnownBlob) -> bool:
@@ -51,7 +65,12 @@ class Head(Stage):
         )
 
     def _ask(self, job: ArtifactJob) -> HeadResult:
-        facts = self.deps.source.head(job.request_url)
+        try:
+            facts = self.deps.source.head(job.request_url)
+        except StageFailure as failure:
+            if not (job.mirrors and mirrors.may_help(failure)):
+                raise
+            facts = None  # HEAD is a hint; the stream asks this server again, and then the others
         if facts is None:
             return HeadResult(http_status=None, final_url_sha256="")
         return HeadResult(
@@ -82,6 +101,8 @@ class Head(Stage):
             schema_version=ARTIFACT_SCHEMA,
             created_by_job_id=job.job_id,
         )
+        if head.revalidated:
+            unit.registry.see_again(job.scope.tenant_id, job.canonical_url, head.known_sha256)
         unit.registry.add_artifact(record)
         unit.registry.note(
             record.artifact_uuid,

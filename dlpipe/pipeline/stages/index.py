@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
+from typing import Any
+
 from dlpipe.core.flow import OpType
 from dlpipe.core.keys import Scalar, artifact_uuid
 from dlpipe.core.model import ArtifactJob, ArtifactRecord
@@ -45,6 +48,8 @@ class Index(Stage):
         unit.registry.add_copy(
             self.deps.policy.scope_key(job.scope), placed.sha256, placed.pointer, placed.size, job.job_id
         )
+        # Behind a redirect they are the validators of another URL, and say nothing of what this one gives next time.
+        own = streamed.final_url_sha256 == hashlib.sha256(job.canonical_url.encode()).hexdigest()
         unit.registry.see_url(
             job.scope.tenant_id,
             job.canonical_url,
@@ -52,8 +57,8 @@ class Index(Stage):
                 placed.sha256,
                 placed.pointer,
                 placed.size,
-                streamed.etag,
-                streamed.last_modified,
+                streamed.etag if own else None,
+                streamed.last_modified if own else None,
                 streamed.content_type,
             ),
         )
@@ -73,9 +78,23 @@ class Index(Stage):
                 "elapsed_ms": streamed.elapsed_ms,
                 "fsync_ms": streamed.fsync_ms,
                 "avg_write_mibps": _rate(streamed),
+                "quota_json": _quota(streamed),
             },
         )
         return State.INDEXED
+
+
+def _quota(streamed: StreamResult) -> dict[str, Any] | None:
+    if streamed.quota_decision is None:
+        return None
+    return {
+        "decision": streamed.quota_decision,
+        "free_bytes": streamed.quota_free,
+        "reserved_bytes": streamed.quota_reserved,
+        "need_bytes": streamed.quota_need,
+        "floor_bytes": streamed.quota_floor,
+        "margin_percent": streamed.quota_margin_percent,
+    }
 
 
 def _rate(streamed: StreamResult) -> float | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dlpipe.core import resume
+from dlpipe.core import mirrors, resume
 from dlpipe.core.flow import OpType
 from dlpipe.core.keys import Scalar
 from dlpipe.core.model import ArtifactJob
@@ -23,15 +23,36 @@ class ResumeDecide(Stage):
         head = in_run(work.results, OpType.HEAD, HeadResult)
         with self.deps.staging.claim(job.scope.tenant_id, job.canonical_url, job.job_id, job.fence) as part:
             held = part.facts
-        match resume.decide(remote_of(head), held, self.deps.policy.resume):
+        # What HEAD said is of the first URL; of a mirror's bytes only the mirror's answer can tell.
+        elsewhere = held is not None and mirrors.is_from(job.mirrors, held.final_url_sha256)
+        match resume.decide(None if elsewhere else remote_of(head), held, self.deps.policy.resume):
             case resume.Resume(offset=offset, reason=reason):
                 return ResumeResult("resume", reason, offset)
             case resume.Complete(reason=reason):
                 return ResumeResult("complete", reason, held.good if held else 0)
             case resume.Discard(reason=reason):
                 return ResumeResult("discard", reason)
+            case resume.NeedPrefix(size=size, offset=offset):
+                return self._compare(work, size, offset)
             case resume.Fresh(reason=reason):
                 return ResumeResult("fresh", reason)
+
+    def _compare(self, work: Work, size: int, offset: int) -> ResumeResult:
+        """Row 38: the server's first bytes against ours; the stream then compares the last ones, too."""
+        theirs = b""
+        with self.deps.source.get(work.job.request_url, end=size, unproven=True) as answer:
+            if answer.status == 206:
+                for chunk in answer.chunks():
+                    work.lease.check()
+                    theirs += chunk
+                    if len(theirs) >= size:
+                        break
+        job = work.job
+        with self.deps.staging.claim(job.scope.tenant_id, job.canonical_url, job.job_id, job.fence) as part:
+            right = part.verify(offset) == offset and part.read(0, size) == theirs[:size]
+        if not right:
+            return ResumeResult("discard", "prefix_differs")
+        return ResumeResult("resume", resume.SAME_PREFIX, offset)
 
     def record(self, unit: Unit, work: Work, result: Result) -> State:
         return State.RESUME_OK

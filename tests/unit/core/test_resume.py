@@ -5,11 +5,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dlpipe.core import resume
 from dlpipe.core.remote import PartFacts, RemoteFacts
 from dlpipe.core.resume import (
     Complete,
@@ -156,3 +158,38 @@ def test_resume_always_carries_a_strong_validator_that_both_sides_agree_on(
 def test_instant_takes_only_the_one_form_that_servers_may_send(text: str) -> None:
     assert instant(text) is None
     assert instant(CHANGED) == 784111777
+
+
+# ── the prefix, where a setting allows it (row 38) ────────────────────────────────────────────────
+
+WEAK = PartFacts(good=100, final_url_sha256="u", etag='W/"v"', total=500)
+WEAK_REMOTE = RemoteFacts(200, "u", etag='W/"v"', content_length=500)
+
+
+@pytest.mark.parametrize(
+    ("remote", "part", "size"),
+    [
+        ({}, {}, 64),
+        ({"etag": None}, {"etag": None}, 64),
+        ({}, {"good": 10}, 10),
+        ({"etag": None, "last_modified": "x"}, {"etag": None, "last_modified": "x"}, 64),
+        ({"etag": 'W/"w"'}, {}, None),
+        ({"etag": None}, {}, None),
+        ({"last_modified": "x"}, {}, None),
+        ({"content_length": 501}, {}, None),
+        ({"content_length": None}, {}, None),
+        ({}, {"total": None}, None),
+        ({"final_url_sha256": "other"}, {}, None),
+        ({"accept_ranges": "none"}, {}, None),
+    ],
+)
+def test_a_prefix_is_needed_where_nothing_but_the_validator_speaks_against_it(
+    remote: dict[str, Any], part: dict[str, Any], size: int | None
+) -> None:
+    held = replace(WEAK, **part)
+    found = resume.decide(replace(WEAK_REMOTE, **remote), held, ResumePolicy(prefix_bytes=64))
+    if size is None:
+        assert isinstance(found, resume.Discard)
+    else:
+        assert found == resume.NeedPrefix(size, held.good)
+    assert isinstance(resume.decide(replace(WEAK_REMOTE, **remote), held, ResumePolicy()), resume.Discard)

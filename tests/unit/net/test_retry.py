@@ -11,6 +11,7 @@ import pytest
 
 from dlpipe.core.errors import Permanent, Postponed, Retryable
 from dlpipe.net import failures
+from dlpipe.net.layer import Ask
 from dlpipe.net.policy import NetPolicy
 from dlpipe.net.retry import Retry
 from dlpipe.net.wire import StaleConnection
@@ -28,23 +29,31 @@ class Server:
     slept: list[float] = field(default_factory=list)
     closed: int = 0
 
-    def send(self, afresh: bool) -> httpx.Response:
-        self.afresh.append(afresh)
+    def send(self, ask: Ask) -> Answer:
+        self.afresh.append(ask.afresh)
         outcome = self.outcomes.pop(0) if len(self.outcomes) > 1 else self.outcomes[0]
         if isinstance(outcome, Exception):
             raise outcome
         status, headers = (outcome, {}) if isinstance(outcome, int) else (outcome[0], {"Retry-After": outcome[1]})
-        response = httpx.Response(status, headers=headers)
-        response.close = self._close  # type: ignore[method-assign]
-        return response
+        return Answer(self, status, headers)
 
-    def _close(self) -> None:
-        self.closed += 1
+
+class Answer:
+    """The head of an answer, as layers see it."""
+
+    def __init__(self, server: Server, status: int, headers: dict[str, str]) -> None:
+        self._server, self.status_code, self.headers = server, status, httpx.Headers(headers)
+
+    def close(self) -> None:
+        self._server.closed += 1
+
+    def on_close(self, action: Callable[[], None]) -> None:
+        """Nobody here waits for it."""
 
 
 def _call(server: Server, method: str = "GET", chance: Callable[[], float] = lambda: 0.5) -> int:
     retry = Retry(POLICY, sleep=server.slept.append, now_epoch_s=lambda: NOW, chance=chance)
-    return retry.call(method, "a.example", server.send).status_code
+    return retry.call(Ask(method, "a.example"), server.send).status_code
 
 
 @pytest.mark.parametrize("status", [408, 425, 429, 500, 502, 503, 504])
@@ -185,3 +194,25 @@ def test_second_stale_connection_in_a_row_is_a_failure_of_the_try() -> None:
 def test_permanent_is_never_retryable() -> None:
     with pytest.raises(Permanent):
         _call(Server([failures.blocked_offline("h")]))
+
+
+@pytest.mark.parametrize("refusal", [failures.host_circuit_open("h", 9.0), failures.host_busy("h", 9.0)])
+def test_after_a_failure_a_refusal_further_in_costs_the_attempt_that_the_failure_cost(refusal: Postponed) -> None:
+    server = Server([failures.connect_failed("h"), refusal])
+    with pytest.raises(Retryable) as caught:
+        _call(server)
+    assert (caught.value.code, len(server.afresh)) == ("connect_failed", 2)
+
+
+def test_without_a_failure_a_refusal_further_in_costs_nothing() -> None:
+    server = Server([failures.host_circuit_open("h", 9.0)])
+    with pytest.raises(Postponed):
+        _call(server)
+    assert (server.slept, len(server.afresh)) == ([], 1)
+
+
+def test_a_refusal_after_the_server_named_a_time_costs_nothing() -> None:
+    server = Server([(429, "3"), failures.host_busy("h", 9.0)])
+    with pytest.raises(Postponed):
+        _call(server)
+    assert server.slept == [3.0]

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 
-from dlpipe.core.errors import Permanent, Retryable
+from dlpipe.core.errors import Permanent, Postponed, Retryable
 from dlpipe.core.flow import OpType
 from dlpipe.core.model import Scope
+from dlpipe.core.ports import KnownBlob
 from dlpipe.core.states import State, Status
+from dlpipe.db.clock import after
+from dlpipe.db.registry import SqlRegistry
+from dlpipe.db.schema import url_index
 from dlpipe.pipeline.runner import Done, Failed
-from tests.fakes.source import Says
+from tests.fakes.source import FakeAnswer, Says
 from tests.world import World, sha256, some_bytes
 
 URL = "http://files.example/a.bin"
@@ -49,11 +56,117 @@ def test_a_known_url_ends_without_the_network(world: World, first: str) -> None:
     assert (noted.dedupe_action, noted.bytes_written) == ("skipped", 0)
 
 
-def test_a_url_known_for_too_long_is_asked_about(world: World, first: str) -> None:
-    world.policy(trust_s=0.0)
+def seen_long_ago(world: World) -> None:
+    with world.database.engine.begin() as connection:
+        connection.execute(sa.update(url_index).values(seen_at=after(-1e6)))
+
+
+def is_trusted(world: World) -> bool:
+    with world.database.read() as unit:
+        return unit.registry.known_url("default", URL, world.deps.policy.trust_s) is not None
+
+
+def test_a_url_known_for_too_long_costs_one_conditional_request(world: World, first: str) -> None:
+    seen_long_ago(world)
+    job = world.fetch(URL, artifact_id="again")
+    assert [(asked.method, asked.if_range) for asked in world.source.asked] == [("CHECK", '"v1"')]
+    assert world.state(job) is State.SKIPPED_DUPLICATE
+    assert result(world, job, OpType.HEAD)["revalidated"] is True
+    assert is_trusted(world)
+    world.fetch(URL, artifact_id="once more")
+    assert len(world.source.asked) == 1
+
+
+def test_it_is_trusted_again_only_with_the_record_that_says_so(world: World, first: str) -> None:
+    seen_long_ago(world)
+    job = world.plan(URL, artifact_id="again")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(SqlRegistry, "note", lambda *_: 1 / 0)
+        assert isinstance(world.run("head", job), Failed)
+    assert not is_trusted(world)
+
+
+def test_a_file_that_changed_is_fetched_anew(world: World, first: str) -> None:
+    seen_long_ago(world)
+    world.source.put(URL, body := os.urandom(1000), etag='"v2"')
+    job = world.fetch(URL, artifact_id="again")
+    assert [asked.method for asked in world.source.asked] == ["CHECK", "HEAD", "GET"]
+    assert world.artifacts(job)[0].sha256 == sha256(body)
+
+
+def test_what_another_job_brought_meanwhile_is_not_overwritten(world: World, first: str) -> None:
+    seen_long_ago(world)
+    job = world.plan(URL, artifact_id="again")
+    ask = world.source.unchanged
+
+    def slow(*args: Any) -> bool | None:
+        said = ask(*args)
+        with world.database.write() as unit:
+            unit.registry.see_url("default", URL, KnownBlob("c" * 64, "local:other", 3))
+        seen_long_ago(world)
+        return said
+
+    world.source.unchanged = slow  # type: ignore[method-assign, assignment]
+    assert world.run("head", job) == Done(State.SKIPPED_DUPLICATE)
+    with world.database.read() as unit:
+        now_known = unit.registry.known_url("default", URL, None)
+    assert now_known is not None
+    assert now_known.sha256 == "c" * 64
+    assert not is_trusted(world)
+
+
+@pytest.mark.parametrize("etag", [None, 'W/"v1"'])
+def test_without_a_validator_to_go_by_it_is_fetched_anew(world: World, etag: str | None) -> None:
+    world.source.put(URL, BODY, etag=etag)
+    world.fetch(URL)
+    world.source.asked.clear()
+    seen_long_ago(world)
     job = world.fetch(URL, artifact_id="again")
     assert [asked.method for asked in world.source.asked] == ["HEAD", "GET"]
     assert result(world, job, OpType.DEDUPE)["action"] == "skipped"  # the same place, the same bytes
+
+
+def test_validators_from_behind_a_redirect_are_not_taken_for_the_url_s_own(world: World) -> None:
+    world.source.put(URL, BODY)
+    job = world.plan(URL)
+    get = world.source.get
+
+    @contextmanager
+    def elsewhere(*args: Any, **more: Any) -> Iterator[FakeAnswer]:
+        with get(*args, **more) as answer:
+            answer.final_url_sha256 = sha256(b"http://elsewhere.example/")
+            yield answer
+
+    world.source.get = elsewhere  # type: ignore[method-assign]
+    world.drive()
+    assert world.state(job) is State.DEDUPED
+    world.source.asked.clear()
+    seen_long_ago(world)
+    world.fetch(URL, artifact_id="again")
+    assert [asked.method for asked in world.source.asked] == ["HEAD", "GET"]
+
+
+def test_what_does_not_fit_the_job_is_not_asked_about(world: World, first: str) -> None:
+    seen_long_ago(world)
+    world.fetch(URL, artifact_id="again", sha256="0" * 64)
+    assert "CHECK" not in [asked.method for asked in world.source.asked]
+
+
+def test_offline_what_is_held_still_resolves_and_stays_as_old_as_it_is(world: World, first: str) -> None:
+    seen_long_ago(world)
+    world.source.fail_head(URL, Permanent("offline", code="blocked_offline"))
+    job = world.fetch(URL, artifact_id="again")
+    assert world.state(job) is State.SKIPPED_DUPLICATE
+    assert result(world, job, OpType.HEAD)["revalidated"] is False
+    assert not is_trusted(world)
+
+
+def test_a_host_that_is_not_to_be_asked_now_hands_the_job_back(world: World, first: str) -> None:
+    seen_long_ago(world)
+    world.source.fail_head(URL, Postponed("not now", code="host_cooling_down", after_s=9.0))
+    job = world.plan(URL, artifact_id="again")
+    assert world.run("head", job) == Failed("host_cooling_down", 9.0)
+    assert world.row(job).attempts == 0
 
 
 def test_another_project_gets_a_link_of_its_own(world: World, first: str) -> None:

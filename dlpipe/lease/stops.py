@@ -1,0 +1,117 @@
+"""Stop marks: who cancels a job leaves one in Redis, and the process that works on the job finds it (JOB-9).
+
+One thread asks for all jobs of the process at once, twice a second; between chunks nobody asks anything.
+The fence has made the work worthless already: the mark only saves the bytes that would still come.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+
+import redis
+from redis.exceptions import RedisError
+
+from dlpipe.lease.heartbeat import HeldLease
+
+log = logging.getLogger(__name__)
+
+PREFIX = "dlpipe:stop:"
+LOOK_EVERY_S = 0.5
+QUIET_S = 10.0
+MARK_MS = 120_000
+
+# The mark names the holder of the moment: a later holder of the same job is not meant.
+_MARK = """
+local holder = redis.call('GET', KEYS[1])
+if not holder then return 0 end
+redis.call('SET', KEYS[2], holder, 'PX', ARGV[1])
+return 1
+"""
+
+Marks = Callable[[Sequence[str]], Sequence[str | None]]
+"""The tokens that the marks of these jobs name. Any error counts as no mark."""
+
+
+def mark(redis: redis.Redis, lease_key: str, job_id: str) -> bool:
+    """Ask whoever holds the job to stop; False when nobody does. RedisError."""
+    return bool(redis.eval(_MARK, 2, lease_key, PREFIX + job_id, str(MARK_MS)))
+
+
+def marks(redis: redis.Redis, job_ids: Sequence[str]) -> list[str | None]:
+    found = redis.mget([PREFIX + job_id for job_id in job_ids])
+    return [value.decode("ascii", "replace") if isinstance(value, bytes) else value for value in found]
+
+
+class Stops:
+    """Looks for marks as long as this process holds leases."""
+
+    def __init__(self, marks: Marks, every_s: float = LOOK_EVERY_S, quiet_s: float = QUIET_S) -> None:
+        self._marks = marks
+        self._every_s = every_s
+        self._quiet_s = quiet_s
+        self._reset()
+        this = weakref.ref(self)
+
+        def after_fork() -> None:
+            stops = this()
+            if stops is not None:
+                stops._reset()
+
+        os.register_at_fork(after_in_child=after_fork)
+
+    def _reset(self) -> None:
+        self._lock = threading.Lock()
+        self._held: dict[str, HeldLease] = {}
+        self._thread: threading.Thread | None = None
+        self._ending = threading.Event()
+
+    def add(self, lease: HeldLease) -> None:
+        with self._lock:
+            self._held[lease.token] = lease
+            if self._thread is None or not self._thread.is_alive():
+                self._ending = threading.Event()
+                self._thread = threading.Thread(
+                    target=self._run, args=(self._ending,), name="dlpipe-stops", daemon=True
+                )
+                self._thread.start()
+
+    def remove(self, lease: HeldLease) -> None:
+        with self._lock:
+            self._held.pop(lease.token, None)
+
+    def close(self, timeout_s: float = 5.0) -> None:
+        with self._lock:
+            thread, self._thread = self._thread, None
+            self._ending.set()
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(timeout_s)
+
+    def look(self) -> bool:
+        """Ask once for every lease that is held; False when nobody answered."""
+        with self._lock:
+            held = list(self._held.values())
+        if not held:
+            return True
+        try:
+            found = self._marks([lease.job_id for lease in held])
+        except (RedisError, OSError) as error:
+            log.info("nobody can say whether jobs were canceled: %s", type(error).__name__)
+            return False
+        for lease, token in zip(held, found, strict=True):
+            if token == lease.token:
+                lease.lose("the job was canceled")
+        return True
+
+    def _run(self, ending: threading.Event) -> None:
+        pause = self._every_s
+        while not ending.wait(pause):
+            try:
+                answered = self.look()
+            except Exception:
+                log.exception("the look for stop marks failed")
+                answered = False
+            pause = self._every_s if answered else self._quiet_s

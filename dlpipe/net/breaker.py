@@ -1,0 +1,250 @@
+"""The layer that stops asking a host which keeps failing, and lets one request at a time find out (HUB-4).
+
+Closed: all pass; consecutive failures are counted. Open: nobody passes, and jobs are handed back without costing
+an attempt. Half open, after some time: one probe among all workers passes, whose outcome closes or opens it again.
+Of HEAD only a failure to connect counts: servers that cannot do HEAD serve GET all the same (HTTP.md, row 40).
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+from dlpipe.core.errors import Retryable
+from dlpipe.net import failures
+from dlpipe.net.layer import Ask, R
+from dlpipe.net.limits import plain
+from dlpipe.net.line import Away, Line
+from dlpipe.net.policy import NetPolicy
+
+T = TypeVar("T")
+
+BROKEN_STATUSES = frozenset({500, 502, 503, 504})
+_UNREACHABLE = frozenset({"connect_failed", "connect_timeout", "dns_failed", "tls_failed"})
+_BROKEN = _UNREACHABLE | {"read_timeout", "connection_lost"}
+_PROBED_AGAIN_MS = 2_000
+_FORGOTTEN_MS = 600_000
+_KEPT = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """Go ahead. `clean`: nothing is on record against the host. `probe`: the verdict depends on you."""
+
+    clean: bool = True
+    probe: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Shut:
+    """Nobody passes; look again after that time."""
+
+    seconds: float
+
+
+class Circuits(Protocol):
+    """The circuit of each host. Only the probe's outcome, told with its token, counts once it is open."""
+
+    def enter(self, host: str, token: str) -> Pass | Shut: ...
+    def succeeded(self, host: str, token: str) -> None: ...
+    def failed(self, host: str, token: str) -> None: ...
+    def undecided(self, host: str, token: str) -> None:
+        """The probe told nothing: the next one may try."""
+
+
+@dataclass(frozen=True, slots=True)
+class BreakerBounds:
+    failures: int
+    """So many in a row open it."""
+    open_ms: int
+    probe_ms: int
+    """A probe that is not heard of for so long is taken for dead."""
+
+    @classmethod
+    def of(cls, policy: NetPolicy) -> BreakerBounds:
+        probe_s = policy.connect_s + policy.head_s + policy.max_wait_s
+        return cls(policy.breaker_failures, round(policy.breaker_open_s * 1000), round(probe_s * 1000))
+
+
+# One hash per host: fails | until (open), probe and probe_until (half open).
+_ENTER = """
+local state = redis.call('HMGET', KEYS[1], 'fails', 'until', 'probe_until')
+if not state[2] then return {'pass', state[1] or 0} end
+local ends, probed = tonumber(state[2]), tonumber(state[3] or '0')
+if ends > now then return {'shut', ends - now} end
+if probed > now then return {'shut', math.min(probed - now, tonumber(ARGV[4]))} end
+redis.call('HSET', KEYS[1], 'probe', ARGV[2], 'probe_until', string.format('%.0f', now + tonumber(ARGV[3])))
+redis.call('PEXPIRE', KEYS[1], tonumber(ARGV[3]) + tonumber(ARGV[5]))
+return {'probe', 0}
+"""
+_SUCCEEDED = """
+local state = redis.call('HMGET', KEYS[1], 'until', 'probe')
+if not state[1] or state[2] == ARGV[2] then redis.call('DEL', KEYS[1]) end
+"""
+_FAILED = """
+local state = redis.call('HMGET', KEYS[1], 'until', 'probe')
+if state[1] and state[2] ~= ARGV[2] then return end
+local kept = tonumber(ARGV[5])
+if not state[1] and redis.call('HINCRBY', KEYS[1], 'fails', 1) < tonumber(ARGV[3]) then
+    redis.call('PEXPIRE', KEYS[1], kept)
+    return
+end
+redis.call('DEL', KEYS[1])
+redis.call('HSET', KEYS[1], 'until', string.format('%.0f', now + tonumber(ARGV[4])))
+redis.call('PEXPIRE', KEYS[1], tonumber(ARGV[4]) + kept)
+"""
+_UNDECIDED = """
+if redis.call('HGET', KEYS[1], 'probe') == ARGV[2] then redis.call('HDEL', KEYS[1], 'probe', 'probe_until') end
+"""
+
+
+class SharedCircuits:
+    """The port `Circuits` in Redis; every method may raise Away."""
+
+    def __init__(self, line: Line, bounds: BreakerBounds) -> None:
+        self._line, self._bounds = line, bounds
+
+    def enter(self, host: str, token: str) -> Pass | Shut:
+        args = (token, self._bounds.probe_ms, _PROBED_AGAIN_MS, _FORGOTTEN_MS)
+        word, number = self._line.run(_ENTER, (_key(host),), args)
+        word = word.decode() if isinstance(word, bytes) else word
+        if word == "shut":
+            return Shut(int(number) / 1000)
+        return Pass(clean=word == "pass" and int(number) == 0, probe=word == "probe")
+
+    def succeeded(self, host: str, token: str) -> None:
+        self._line.run(_SUCCEEDED, (_key(host),), (token,))
+
+    def failed(self, host: str, token: str) -> None:
+        args = (token, self._bounds.failures, self._bounds.open_ms, _FORGOTTEN_MS)
+        self._line.run(_FAILED, (_key(host),), args)
+
+    def undecided(self, host: str, token: str) -> None:
+        self._line.run(_UNDECIDED, (_key(host),), (token,))
+
+
+def _key(host: str) -> str:
+    return f"dlpipe:breaker:{{{host}}}"
+
+
+@dataclass
+class _Circuit:
+    fails: int = 0
+    forgotten: float = 0.0
+    until: float | None = None
+    probe: str | None = None
+    probe_until: float = 0.0
+
+
+class LocalCircuits:
+    """The port `Circuits` in this process."""
+
+    def __init__(self, bounds: BreakerBounds, clock: Callable[[], float] = time.monotonic) -> None:
+        self._bounds, self._clock = bounds, clock
+        self._hosts: dict[str, _Circuit] = {}
+        self._lock = threading.Lock()
+
+    def enter(self, host: str, token: str) -> Pass | Shut:
+        with self._lock:
+            now, at = self._look(host)
+            if at is None or at.until is None:
+                return Pass(clean=at is None)
+            if at.until > now:
+                return Shut((at.until - now) / 1000)
+            if at.probe is not None and at.probe_until > now:
+                return Shut(min(at.probe_until - now, _PROBED_AGAIN_MS) / 1000)
+            at.probe, at.probe_until = token, now + self._bounds.probe_ms
+            at.forgotten = at.probe_until + _FORGOTTEN_MS
+            return Pass(clean=False, probe=True)
+
+    def succeeded(self, host: str, token: str) -> None:
+        with self._lock:
+            _, at = self._look(host)
+            if at is not None and (at.until is None or at.probe == token):
+                del self._hosts[host]
+
+    def failed(self, host: str, token: str) -> None:
+        with self._lock:
+            now, at = self._look(host)
+            at = at or self._new(host, now)
+            if at.until is not None and at.probe != token:
+                return
+            at.fails += 1
+            at.forgotten = now + _FORGOTTEN_MS
+            if at.until is not None or at.fails >= self._bounds.failures:
+                at.until, at.probe = now + self._bounds.open_ms, None
+                at.forgotten = at.until + _FORGOTTEN_MS
+
+    def undecided(self, host: str, token: str) -> None:
+        with self._lock:
+            _, at = self._look(host)
+            if at is not None and at.probe == token:
+                at.probe = None
+
+    def _new(self, host: str, now: float) -> _Circuit:
+        if len(self._hosts) >= _KEPT:
+            self._hosts = {name: one for name, one in self._hosts.items() if one.forgotten > now}
+        return self._hosts.setdefault(host, _Circuit())
+
+    def _look(self, host: str) -> tuple[float, _Circuit | None]:
+        now = self._clock() * 1000
+        at = self._hosts.get(host)
+        if at is not None and at.forgotten <= now:
+            del self._hosts[host]
+            at = None
+        return now, at
+
+
+class Breaker:
+    def __init__(
+        self,
+        policy: NetPolicy,
+        shared: Circuits | None,
+        local: LocalCircuits,
+        *,
+        chance: Callable[[], float],
+    ) -> None:
+        """Without `shared` circuits, or while they are away, `local` keeps them for this process alone."""
+        self._policy, self._shared, self._local, self._chance = policy, shared, local, chance
+
+    def call(self, ask: Ask, send: Callable[[Ask], R]) -> R:
+        """Send unless the host's circuit is open; then Postponed(`host_circuit_open`)."""
+        if self._policy.breaker_failures == 0:
+            return send(ask)
+        host, token = plain(ask.host), uuid.uuid4().hex
+        state = self._tell(lambda circuits: circuits.enter(host, token))
+        if isinstance(state, Shut):
+            # Not all at once: only one of them will be the probe.
+            raise failures.host_circuit_open(host, state.seconds + self._chance() * self._policy.breaker_open_s / 4)
+        try:
+            reply = send(ask)
+        except Retryable as error:
+            if error.code in (_UNREACHABLE if ask.method == "HEAD" else _BROKEN):
+                self._tell(lambda circuits: circuits.failed(host, token))
+            elif state.probe:
+                self._tell(lambda circuits: circuits.undecided(host, token))
+            raise
+        except BaseException:
+            if state.probe:
+                self._tell(lambda circuits: circuits.undecided(host, token))
+            raise
+        if reply.status_code not in BROKEN_STATUSES:
+            if state.probe or not state.clean:
+                self._tell(lambda circuits: circuits.succeeded(host, token))
+        elif ask.method != "HEAD":
+            self._tell(lambda circuits: circuits.failed(host, token))
+        elif state.probe:
+            self._tell(lambda circuits: circuits.undecided(host, token))
+        return reply
+
+    def _tell(self, what: Callable[[Circuits], T]) -> T:
+        if self._shared is not None:
+            try:
+                return what(self._shared)
+            except Away:
+                pass
+        return what(self._local)

@@ -1,0 +1,111 @@
+"""Connections to servers, made by a guarded backend: the innermost layer. httpcore's errors become ours here."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import httpcore
+
+from dlpipe.net import failures
+from dlpipe.net.policy import NetPolicy
+from dlpipe.net.wire import StaleConnection, WatchedStream
+
+
+class Connections:
+    """The pooled connections of a process."""
+
+    def __init__(self, policy: NetPolicy, backend: httpcore.NetworkBackend, trust: ssl.SSLContext) -> None:
+        self._policy = policy
+
+        def pool(idle: int) -> httpcore.ConnectionPool:
+            return httpcore.ConnectionPool(
+                ssl_context=trust,
+                # How many are open at once is for the caller to bound, not for a queue in here.
+                max_connections=None,
+                max_keepalive_connections=idle,
+                keepalive_expiry=policy.keepalive_s,
+                http1=True,
+                http2=False,
+                network_backend=backend,
+            )
+
+        self._pool = pool(policy.max_idle_connections)
+        self._new_ones = pool(0)
+
+    def send(
+        self,
+        method: str,
+        to: tuple[bytes, bytes, int | None],
+        headers: Sequence[tuple[bytes, bytes]],
+        extensions: Mapping[str, Any],
+        *,
+        afresh: bool,
+    ) -> tuple[httpcore.Response, Body]:
+        """Ask `to` (scheme, host, port) for what the extensions say; the head of the answer, and its body."""
+        scheme, raw_host, port = to
+        host = raw_host.decode("ascii")
+        url = httpcore.URL(scheme=scheme, host=raw_host, port=port, target=b"/")
+        asked = httpcore.Request(method, url, headers=headers, extensions=dict(extensions))
+        pool = self._new_ones if afresh else self._pool
+        try:
+            answer = pool.handle_request(asked)
+        except StaleConnection:
+            raise
+        except httpcore.ConnectTimeout as error:
+            raise failures.connect_timeout(host) from error
+        except httpcore.ConnectError as error:
+            raise failures.connect_failed(host) from error
+        except httpcore.TimeoutException as error:
+            raise failures.read_timeout(host) from error
+        except httpcore.NetworkError as error:
+            raise failures.connection_lost(host) from error
+        except httpcore.ProtocolError as error:
+            raise failures.protocol_error(host, "the head of the answer is malformed") from error
+        return answer, Body(answer, host, self._policy.read_s)
+
+    def close(self) -> None:
+        self._pool.close()
+        self._new_ones.close()
+
+
+class Body:
+    """The raw body of an answer, in the pieces in which it arrives."""
+
+    def __init__(self, answer: httpcore.Response, host: str, read_s: float) -> None:
+        self._answer, self._host, self._read_s = answer, host, read_s
+        self._at_close: list[Callable[[], None]] = []
+
+    def on_close(self, action: Callable[[], None]) -> None:
+        """Have `action` done once the body is over, read or not."""
+        self._at_close.append(action)
+
+    def __iter__(self) -> Iterator[bytes]:
+        wire = self._answer.extensions.get("network_stream")
+        pieces = iter(self._answer.iter_stream())
+        while True:
+            if isinstance(wire, WatchedStream):
+                # For the whole piece, not for each read: chunk headers can be dripped for ever.
+                wire.expect_within(self._read_s)
+            try:
+                piece = next(pieces)
+            except StopIteration:
+                return
+            except httpcore.TimeoutException as error:
+                raise failures.read_timeout(self._host) from error
+            except httpcore.NetworkError as error:
+                raise failures.body_cut(self._host) from error
+            except httpcore.ProtocolError as error:
+                if isinstance(wire, WatchedStream) and wire.ended:
+                    raise failures.body_cut(self._host) from error
+                raise failures.protocol_error(self._host, "the body is malformed") from error
+            yield piece
+
+    def close(self) -> None:
+        actions, self._at_close = self._at_close, []
+        try:
+            self._answer.close()
+        finally:
+            for action in actions:
+                action()

@@ -1,0 +1,261 @@
+"""One claim's way from the bytes that are held to the whole file: ask, judge, write, and ask again if need be."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from dlpipe.core import digests, media, mirrors, ranges, resume
+from dlpipe.core.answers import too_large
+from dlpipe.core.crash import crash_point
+from dlpipe.core.errors import LeaseLost, Permanent, Retryable, StageFailure
+from dlpipe.core.flow import OpType
+from dlpipe.core.ports import Answer, Part
+from dlpipe.core.results import HeadResult, ResumeResult
+from dlpipe.pipeline.deps import Deps
+from dlpipe.pipeline.stages.pace import Pace
+from dlpipe.pipeline.stages.room import Admission
+from dlpipe.pipeline.stages.stage import Work, in_run
+
+VOUCH_BYTES = 768 << 10
+"""Written, but not yet vouched for, at most: with the overlap and what is in hand, less than 1 MiB is lost."""
+
+
+class Fetch:
+    def __init__(self, deps: Deps, work: Work, part: Part, admission: Admission) -> None:
+        self._deps = deps
+        self._job = work.job
+        self._lease = work.lease
+        self._part = part
+        self._admission = admission
+        self._policy = deps.policy.stream
+        self._head = in_run(work.results, OpType.HEAD, HeadResult)
+        self._prefix_matched = in_run(work.results, OpType.RESUME, ResumeResult).reason == resume.SAME_PREFIX
+        self._url = work.job.request_url
+        self._begun_at: str | None = None
+        """The URL that the held bytes came from, as far as this claim knows."""
+        self._restarts = 0
+        self._sniffed = False
+        limits = [n for n in (self._job.max_bytes, self._policy.max_bytes) if n is not None]
+        self._max_bytes = min(limits) if limits else None
+        self.resumed_from = 0
+        self.written = 0
+        self.content_type: str | None = None
+        self.length_unproven = False
+
+    @property
+    def host(self) -> str | None:
+        parsed = self._deps.parse_url(self._url)
+        return parsed.host if parsed else None
+
+    def run(self, *, all_held: bool) -> None:
+        """Bring the file; when an earlier run brought all of it, its bytes were hashed again and nothing is asked."""
+        try:
+            if all_held:
+                self._check_size(self._part.offset)  # another job may have brought it, with another limit
+                self.resumed_from = self._part.offset
+                self.content_type = self._head.content_type
+                self._sniff(at_end=True)
+                if self._has_wanted_digest():
+                    return
+            self._from_any()
+        except StageFailure as failure:
+            if failure.code in _WORTHLESS:
+                self._part.remove()
+            else:
+                self._vouch()
+            raise
+        except LeaseLost:
+            self._vouch()
+            raise
+
+    def _from_any(self) -> None:
+        facts = self._part.facts if self._part.offset else None
+        urls = mirrors.order(self._job.request_url, self._job.mirrors, facts.final_url_sha256 if facts else None)
+        self._begun_at = urls[0] if facts else None
+        failures: list[StageFailure] = []
+        for url in urls:
+            self._url, self._restarts = url, 0
+            try:
+                self._bring()
+                while not self._has_wanted_digest():
+                    self._bring()
+                return
+            except StageFailure as failure:
+                if len(urls) == 1 or not mirrors.may_help(failure):
+                    raise
+                failures.append(failure)
+                if failure.code in _WORTHLESS:
+                    self._part.rewind(0)
+                else:
+                    self._part.flush()
+        raise mirrors.outcome(failures)
+
+    def _bring(self) -> None:
+        while not self._one_answer():
+            pass
+        self._sniff(at_end=True)
+
+    def _vouch(self) -> None:
+        """What came before the failure is kept for the next run, unless the part is no longer ours."""
+        with suppress(LeaseLost, StageFailure):
+            self._part.flush()
+
+    def _want(self) -> ranges.Want:
+        """How the held bytes may be gone on with from this URL; from the start when nothing allows it."""
+        facts = self._part.facts if self._part.offset else None
+        if facts is None:
+            return ranges.Want(max_bytes=self._max_bytes)
+        start = max(1, self._part.offset - self._policy.overlap_bytes)
+        elsewhere = self._url != self._begun_at
+        if facts.total is not None and elsewhere and self._job.expected_sha256 is not None:
+            # Each server has validators of its own; the digest at the end tells whether the bytes fit.
+            return ranges.Want(start, total=facts.total, max_bytes=self._max_bytes, unproven=True)
+        if facts.total is not None and not elsewhere and self._prefix_matched:
+            return ranges.Want(start, etag=facts.etag, total=facts.total, max_bytes=self._max_bytes, unproven=True)
+        if_range = resume.validator(facts)
+        if if_range is None or (elsewhere and facts.total is None):
+            self._part.rewind(0)  # without a validator nothing may be joined
+            return ranges.Want(max_bytes=self._max_bytes)
+        return ranges.Want(start, if_range, facts.etag, facts.total, self._max_bytes)
+
+    def _one_answer(self) -> bool:
+        """Ask once; True when the file is whole, False when another request is called for."""
+        want = self._want()
+        facts = self._part.facts if want.start else None
+        with self._deps.source.get(
+            self._url, start=want.start, if_range=want.if_range, unproven=want.unproven
+        ) as answer:
+            moved = facts is not None and answer.final_url_sha256 != facts.final_url_sha256
+            if answer.status == 206 and moved and self._url == self._begun_at:
+                return self._restart("final_url_changed")  # row 42: another place's validators say nothing
+            match ranges.judge(answer.status, answer.headers, answer.framing, want):
+                case ranges.Restart(reason=reason):
+                    return self._restart(reason)
+                case ranges.Append() as append:
+                    return self._take(answer, append)
+                case reject:
+                    raise reject.failure()
+
+    def _take(self, answer: Answer, append: ranges.Append) -> bool:
+        self._admission.ask(append.total)
+        if append.offset == 0:
+            self._part.begin(ranges.facts(answer.status, answer.headers, answer.final_url_sha256))
+            self._sniffed = False
+            self.resumed_from = 0
+            self._begun_at = self._url
+        else:
+            self.resumed_from = self.resumed_from or self._part.offset
+        self.content_type = answer.headers.one("content-type") or self._head.content_type
+        before = self._part.offset
+        received = self._copy(answer, append)
+        if received is None:
+            return self._restart("overlap_differs")  # row 37: the same validator, other bytes
+        expected = digests.expected_digests(answer.headers).of_file(answer.status)
+        agreed = digests.agree(expected, {"sha-256": bytes.fromhex(self._part.sha256)})
+        if agreed is None and self._job.expected_sha256 is not None:
+            agreed = self._part.sha256 == self._job.expected_sha256 or None
+        match ranges.verdict(
+            append,
+            received,
+            answer.framing,
+            digest_agreed=agreed,
+            known_total=self._head.content_length,
+            accept_unproven=self._policy.accept_unproven_length,
+        ):
+            case ranges.Finished(length_unproven=unproven):
+                self.length_unproven = unproven
+                return True
+            case ranges.More():
+                self._part.flush()
+                # A range that ends within what is held would be asked for again for ever.
+                return self._restart("range_brings_nothing") if self._part.offset == before else False
+            case ranges.Restart(reason=reason):
+                return self._restart(reason)
+            case ranges.Incomplete():
+                raise Retryable(
+                    "the body ended before its declared length",
+                    code="body_short",
+                    hint="Nothing to do: it goes on from the bytes that are there.",
+                )
+            case reject:
+                raise reject.failure()
+
+    def _copy(self, answer: Answer, append: ranges.Append) -> int | None:
+        """Write the body at its place; answer how many bytes it had, also those past its declared end.
+
+        What of it we hold already is compared and not written; None when it differs.
+        """
+        part, received, unvouched = self._part, 0, 0
+        pace = Pace(self._policy, self._deps.clock)
+        for chunk in answer.chunks():
+            self._lease.check()
+            room = len(chunk) if append.length is None else max(0, append.length - received)
+            at = append.offset + received
+            received += len(chunk)
+            piece = memoryview(chunk)[:room]
+            held = min(len(piece), max(0, part.offset - at))
+            if held and part.read(at, held) != piece[:held]:
+                return None
+            piece = piece[held:]
+            self._check_size(part.offset + len(piece))
+            self._admission.count(len(piece), append.total)
+            part.write(piece)
+            self.written += len(piece)
+            unvouched += len(piece)
+            if unvouched >= VOUCH_BYTES:
+                part.flush()
+                unvouched = 0
+            crash_point("stream.chunk")
+            self._sniff(at_end=False)
+            pace.count(len(chunk))
+            self._deps.progress.report(self._job.job_id, part.offset, append.total)
+            if received > room and append.length is not None and received > append.length:
+                break
+        return received
+
+    def _check_size(self, size: int) -> None:
+        if self._max_bytes is not None and size > self._max_bytes:
+            raise too_large(self._max_bytes).failure()
+
+    def _restart(self, reason: str) -> bool:
+        self._restarts += 1
+        if self._restarts > self._policy.max_restarts:
+            raise Retryable(
+                f"the server's answers do not fit together ({reason})",
+                code="restarts_exhausted",
+                hint="Nothing to do: it is tried again later; if it stays so, use another source.",
+            )
+        self._part.rewind(0)
+        return False
+
+    def _sniff(self, *, at_end: bool) -> None:
+        expected = self._job.expected_media_type
+        if not self._policy.sniff or expected is None or self._sniffed:
+            return
+        if self._part.offset < media.SNIFF_BYTES and not at_end:
+            return
+        self._sniffed = True
+        if wrong := media.mismatch(expected, self._part.read(0, media.SNIFF_BYTES)):
+            raise Permanent(
+                wrong,
+                code="media_type_mismatch",
+                hint="Open the address in a browser: often it is a login or an error page. "
+                "To take the file as it is, plan it without an expected media type.",
+            )
+
+    def _has_wanted_digest(self) -> bool:
+        """Is it the file that was asked for? False: it was put together, and is brought again from the start."""
+        expected = self._job.expected_sha256
+        if expected is None or self._part.sha256 == expected:
+            return True
+        if self.resumed_from:
+            return self._restart("digest_mismatch")  # row 37: the same validator, other bytes
+        raise Permanent(
+            "the bytes do not hash to the sha256 that was asked for",
+            code="sha256_mismatch",
+            hint="Check the expected digest, or fetch from another source.",
+        )
+
+
+_WORTHLESS = frozenset({"too_large", "media_type_mismatch", "sha256_mismatch", "digest_mismatch"})
+"""Failures after which the bytes are of no use to a later run."""

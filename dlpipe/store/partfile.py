@@ -1,0 +1,188 @@
+"""The file of a part: its name, its lock, and the sidecar beside it. One holder, known by job and fence."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import stat
+import uuid
+from contextlib import suppress
+
+from dlpipe.core.errors import LeaseLost, Postponed
+from dlpipe.core.remote import RemoteFacts
+from dlpipe.store.sidecar import Sidecar
+
+BUSY_AGAIN_S = 5.0
+MAX_SIDECAR_BYTES = 16 << 20
+
+
+class PartFile:
+    def __init__(self, where: int, slug: str, job_id: str, fence: int) -> None:
+        self._where = where
+        self._name = f"{slug}.part"
+        self._side_name = f"{slug}.json"
+        self._job_id = job_id
+        self._fence = fence
+        self._fd = -1
+        self._sealed = False
+        """Its file has, or was about to get, its final name: it is not written to any more."""
+        self._side: Sidecar | None = None
+
+    # ── the lock ──────────────────────────────────────────────────────────────────────────────────
+
+    def lock(self) -> None:
+        while True:
+            fd = self._open()
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                os.close(fd)
+                self._overtake_or_raise()
+                continue
+            if self._is_at_name(fd):
+                self._fd = fd
+                break
+            os.close(fd)  # unlinked or replaced between our opening and locking it
+        side = self._read_side()
+        if side is not None and side.job_id == self._job_id and side.fence > self._fence:
+            raise LeaseLost("a later holder of this job works on the part")
+        found = os.fstat(self._fd)
+        self._sealed = found.st_nlink > 1 or not found.st_mode & stat.S_IWUSR
+        if side is None or side.inode != found.st_ino:
+            side = self._new_side(None, found.st_ino)
+        # On record from the first moment: who comes next must know whom it would overtake.
+        side.job_id, side.fence = self._job_id, self._fence
+        self._side = side
+        self._write_side()
+
+    def _overtake_or_raise(self) -> None:
+        """Somebody holds the part. An overtaken holder of this very job may be stopped for ever: leave it its file."""
+        side = self._read_side()
+        if side is None or side.job_id != self._job_id:
+            raise Postponed(
+                "another job is fetching the same URL right now",
+                code="part_busy",
+                after_s=BUSY_AGAIN_S,
+                hint="Nothing to do: this job goes on when the other one is done.",
+            )
+        if side.fence >= self._fence:
+            raise LeaseLost("a later holder of this job works on the part")
+        self._unlink()
+
+    def _open(self) -> int:
+        flags = os.O_NOFOLLOW | os.O_CLOEXEC
+        try:
+            return os.open(self._name, flags | os.O_RDWR | os.O_CREAT, 0o600, dir_fd=self._where)
+        except PermissionError as forbidden:
+            # Sealed, by a publisher that died before it took this name away: to be read, and locked.
+            try:
+                return os.open(self._name, flags | os.O_RDONLY, dir_fd=self._where)
+            except FileNotFoundError:
+                raise forbidden from None  # it is the folder that may not be written
+
+    def _is_at_name(self, fd: int) -> bool:
+        try:
+            there = os.stat(self._name, dir_fd=self._where, follow_symlinks=False)
+        except FileNotFoundError:
+            return False
+        return there.st_ino == os.fstat(fd).st_ino
+
+    def _check_ours(self) -> None:
+        if not self._is_at_name(self._fd):
+            raise LeaseLost("the part was taken over by a later holder of the job")
+
+    def _replace(self) -> None:
+        """Put an empty file in the part's place."""
+        self._check_ours()
+        # Locked before it has the name, so that nobody can slip in between.
+        fresh = f"{self._name}.{uuid.uuid4().hex[:8]}.new"
+        flags = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_CREAT | os.O_EXCL
+        fd = os.open(fresh, flags, 0o600, dir_fd=self._where)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._put(fresh, self._name)
+        except BaseException:
+            os.close(fd)
+            raise
+        os.close(self._fd)
+        self._fd, self._sealed = fd, False
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            with suppress(OSError):
+                self._remove_if_nothing_came()
+            os.close(self._fd)  # closing lets go of the lock
+            self._fd = -1
+
+    def _remove_if_nothing_came(self) -> None:
+        empty = self._side is not None and not self._side.checkpoints and not os.fstat(self._fd).st_size
+        if empty and self._is_at_name(self._fd):
+            self._unlink()
+
+    # ── the sidecar ───────────────────────────────────────────────────────────────────────────────
+
+    def _unlink(self) -> None:
+        for name in (self._side_name, self._name):
+            with suppress(FileNotFoundError):
+                os.unlink(name, dir_fd=self._where)
+        self._side = None
+
+    def _unlink_one(self, name: str) -> None:
+        with suppress(OSError):
+            os.unlink(name, dir_fd=self._where)
+
+    def _unlink_left_sidecar(self) -> None:
+        """Its file was moved to its place, where the file system has no links: nothing here belongs to it any more."""
+        side = self._read_side()
+        if side is not None and side.inode == os.fstat(self._fd).st_ino:
+            self._unlink_one(self._side_name)
+
+    def _read_side(self) -> Sidecar | None:
+        try:
+            fd = os.open(self._side_name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self._where)
+        except FileNotFoundError:
+            return None
+        with os.fdopen(fd, "rb") as file:
+            return Sidecar.load(file.read(MAX_SIDECAR_BYTES))
+
+    def _write_side(self) -> None:
+        """Replace the sidecar at once. It is not fsynced: after a power cut its hashes are checked anyway."""
+        if self._side is None:
+            return
+        self._check_ours()
+        temporary = f"{self._side_name}.{os.getpid()}.{self._fd}"
+        fd = os.open(
+            temporary,
+            os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC,
+            0o600,
+            dir_fd=self._where,
+        )
+        try:
+            with os.fdopen(fd, "wb") as file:
+                file.write(self._side.dump())
+        except BaseException:
+            self._unlink_one(temporary)  # a disk that is full must not fill up with these
+            raise
+        self._put(temporary, self._side_name)
+
+    def _put(self, temporary: str, name: str) -> None:
+        """Give what was prepared its name; where that fails, nothing stays of it."""
+        try:
+            os.rename(temporary, name, src_dir_fd=self._where, dst_dir_fd=self._where)
+        except BaseException:
+            self._unlink_one(temporary)
+            raise
+
+    def _new_side(self, remote: RemoteFacts | None, inode: int) -> Sidecar:
+        return Sidecar(
+            job_id=self._job_id,
+            fence=self._fence,
+            inode=inode,
+            final_url_sha256=remote.final_url_sha256 if remote else "",
+            etag=remote.etag if remote else None,
+            last_modified=remote.last_modified if remote else None,
+            date=remote.date if remote else None,
+            total=remote.content_length if remote else None,
+            complete=False,
+            checkpoints=[],
+        )

@@ -1,0 +1,80 @@
+"""What is written beside a part: whose it is, what it is of, and which of its bytes are vouched for."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+_VERSION = 1
+_LISTS = ("checkpoints", "pieces")
+_LAST_KEPT = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """The hash of everything before `offset`."""
+
+    offset: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """The hash of the bytes from `start` to before `end`, which came ahead of those in front of them."""
+
+    start: int
+    end: int
+    sha256: str
+
+
+@dataclass(slots=True)
+class Sidecar:
+    """`inode` ties it to one file, so that a swapped part is noticed."""
+
+    job_id: str
+    fence: int
+    inode: int
+    final_url_sha256: str
+    etag: str | None
+    last_modified: str | None
+    date: str | None
+    total: int | None
+    complete: bool
+    checkpoints: list[Checkpoint]
+    pieces: list[Piece] = field(default_factory=list)
+
+    def dump(self) -> bytes:
+        body = {name: getattr(self, name) for name in self.__slots__ if name not in _LISTS}
+        body["checkpoints"] = [[c.offset, c.sha256] for c in self.checkpoints]
+        body["pieces"] = [[p.start, p.end, p.sha256] for p in self.pieces]
+        text = json.dumps({"v": _VERSION, **body}, sort_keys=True)
+        return json.dumps({"body": text, "sha256": hashlib.sha256(text.encode()).hexdigest()}).encode()
+
+    @staticmethod
+    def load(data: bytes) -> Sidecar | None:
+        """None for anything that is not whole: a torn sidecar vouches for nothing."""
+        try:
+            outer = json.loads(data)
+            text: str = outer["body"]
+            if hashlib.sha256(text.encode()).hexdigest() != outer["sha256"]:
+                return None
+            body: dict[str, Any] = json.loads(text)
+            if body.pop("v") != _VERSION:
+                return None
+            body["checkpoints"] = [Checkpoint(int(at), str(digest)) for at, digest in body["checkpoints"]]
+            body["pieces"] = [Piece(int(at), int(end), str(digest)) for at, end, digest in body.get("pieces", [])]
+            return Sidecar(**body)
+        except (ValueError, KeyError, TypeError, AttributeError):
+            return None
+
+
+def thinned(marks: list[Checkpoint], apart: int) -> list[Checkpoint]:
+    """Keep one mark per so many bytes and the last few, so that a sidecar stays small."""
+    old, last = [], -apart
+    for mark in marks[:-_LAST_KEPT]:
+        if mark.offset - last >= apart:
+            old.append(mark)
+            last = mark.offset
+    return [*old, *marks[-_LAST_KEPT:]]

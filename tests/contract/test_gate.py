@@ -1,0 +1,254 @@
+"""The port Gate, in Redis and in one process: windows, slots and cool-downs, with the time passed in. HUB-3."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import redis
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from dlpipe.net.gate import ARRIVES_MS, Gate, LocalGate, SharedGate, Wait, Why
+from dlpipe.net.limits import Bounds
+from dlpipe.net.line import RedisLine
+
+HOST, OTHER = "a.example", "b.example"
+TTL_MS = 30_000
+FREE = Bounds()
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.ms = 1_000_000
+
+    def pass_ms(self, ms: int) -> None:
+        self.ms += ms
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture(params=["shared", "local"])
+def make(request: pytest.FixtureRequest, clock: Clock) -> Callable[[], Gate]:
+    if request.param == "local":
+        return lambda: LocalGate(lambda: clock.ms / 1000)
+    client: redis.Redis = request.getfixturevalue("client")
+
+    def fresh() -> Gate:
+        client.flushall()
+        return SharedGate(RedisLine(client, now_ms=lambda: clock.ms))
+
+    return fresh
+
+
+@pytest.fixture
+def gate(make: Callable[[], Gate]) -> Gate:
+    return make()
+
+
+def enter(gate: Gate, token: str, bounds: Bounds, host: str = HOST) -> Wait | None:
+    return gate.enter(host, bounds, token, TTL_MS)
+
+
+# ── the window ──
+
+
+def test_a_window_holds_the_budget_and_no_more(gate: Gate, clock: Clock) -> None:
+    three = Bounds(rate_per_s=3)
+    for n in range(3):
+        assert enter(gate, f"t{n}", three) is None
+        gate.arrived(HOST, f"t{n}")
+        clock.pass_ms(100)
+    wait = enter(gate, "late", three)
+    assert wait == Wait(Why.RATE, pytest.approx(0.701))  # type: ignore[arg-type]
+    clock.pass_ms(700)
+    assert enter(gate, "late", three) is not None
+    clock.pass_ms(1)
+    assert enter(gate, "late", three) is None
+    assert enter(gate, "later", three) is not None
+
+
+def test_a_request_on_its_way_counts_until_a_window_after_it_arrived(gate: Gate, clock: Clock) -> None:
+    one = Bounds(rate_per_s=1)
+    assert enter(gate, "slow", one) is None
+    clock.pass_ms(900)
+    gate.arrived(HOST, "slow")
+    clock.pass_ms(1000)
+    assert enter(gate, "next", one) is not None
+    clock.pass_ms(1)
+    assert enter(gate, "next", one) is None
+
+
+def test_a_request_that_nobody_reports_on_counts_as_arriving_late(gate: Gate, clock: Clock) -> None:
+    one = Bounds(rate_per_s=1)
+    enter(gate, "lost", one)
+    clock.pass_ms(ARRIVES_MS + 1000)
+    assert enter(gate, "next", one) is not None
+    clock.pass_ms(1)
+    assert enter(gate, "next", one) is None
+    gate.arrived(HOST, "lost")  # at last: it changes nothing
+    assert enter(gate, "another", one) is not None
+
+
+def test_an_arrival_told_late_does_not_move_it(gate: Gate, clock: Clock) -> None:
+    one = Bounds(rate_per_s=1)
+    enter(gate, "a", one)
+    gate.arrived(HOST, "a")
+    clock.pass_ms(500)
+    gate.arrived(HOST, "a")
+    gate.leave(HOST, "a")
+    clock.pass_ms(501)
+    assert enter(gate, "b", one) is None
+
+
+def test_fewer_than_one_a_second_is_one_in_so_many(gate: Gate, clock: Clock) -> None:
+    slow = Bounds(rate_per_s=0.25)
+    enter(gate, "a", slow)
+    gate.arrived(HOST, "a")
+    clock.pass_ms(4000)
+    assert enter(gate, "b", slow) is not None
+    clock.pass_ms(1)
+    assert enter(gate, "b", slow) is None
+
+
+def test_hosts_have_accounts_of_their_own(gate: Gate) -> None:
+    one = Bounds(rate_per_s=1, slots=1)
+    assert enter(gate, "a", one) is None
+    assert enter(gate, "b", one, OTHER) is None
+    assert enter(gate, "c", one) is not None
+
+
+def test_to_ask_twice_takes_one_place(gate: Gate) -> None:
+    two = Bounds(rate_per_s=2, slots=2)
+    assert [enter(gate, "a", two) for _ in range(5)] == [None] * 5
+    assert enter(gate, "b", two) is None
+    assert enter(gate, "c", two) is not None
+
+
+def test_who_is_refused_takes_nothing(gate: Gate, clock: Clock) -> None:
+    both = Bounds(rate_per_s=1, slots=2)
+    enter(gate, "a", both)
+    gate.arrived(HOST, "a")
+    assert enter(gate, "b", both) is not None  # refused for the rate: its slot stays free
+    clock.pass_ms(1001)
+    assert enter(gate, "c", both) is None
+    clock.pass_ms(2001)
+    refused = enter(gate, "d", both)  # refused for the slots: its place in the window stays free
+    assert refused is not None
+    assert refused.why is Why.SLOTS
+    gate.leave(HOST, "a")
+    assert enter(gate, "e", both) is None
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data(), budget=st.integers(1, 4), steps=st.integers(5, 30))
+def test_whatever_the_delays_a_server_never_sees_more_than_the_budget_in_a_second(
+    make: Callable[[], Gate], clock: Clock, data: st.DataObject, budget: int, steps: int
+) -> None:
+    gate, bounds = make(), Bounds(rate_per_s=budget)
+    under_way: list[tuple[int, int, str]] = []  # when the answer is here, when the server saw it, token
+    seen: list[int] = []
+    for n in range(steps):
+        clock.pass_ms(data.draw(st.integers(0, 700)))
+        for answered, saw, token in sorted(one for one in under_way if one[0] <= clock.ms):
+            under_way.remove((answered, saw, token))
+            gate.arrived(HOST, token)
+        if enter(gate, f"t{n}", bounds) is None:
+            saw = clock.ms + data.draw(st.integers(0, ARRIVES_MS))
+            seen.append(saw)
+            under_way.append((saw + data.draw(st.integers(0, 3000)), saw, f"t{n}"))
+    assert all(sum(at <= other < at + 1000 for other in seen) <= budget for at in seen)
+
+
+# ── slots ──
+
+
+def test_slots_are_taken_and_given_back(gate: Gate) -> None:
+    two = Bounds(slots=2)
+    assert [enter(gate, t, two) is None for t in "abc"] == [True, True, False]
+    assert enter(gate, "c", two) == Wait(Why.SLOTS, 0.0)
+    gate.leave(HOST, "a")
+    gate.leave(HOST, "a")
+    assert enter(gate, "c", two) is None
+    assert enter(gate, "d", two) is not None
+
+
+def test_the_slot_of_a_worker_that_says_nothing_more_comes_back(gate: Gate, clock: Clock) -> None:
+    one = Bounds(slots=1)
+    enter(gate, "dead", one)
+    clock.pass_ms(TTL_MS - 1)
+    assert enter(gate, "b", one) is not None
+    clock.pass_ms(1)
+    assert enter(gate, "b", one) is None
+
+
+def test_a_slot_that_is_renewed_stays(gate: Gate, clock: Clock) -> None:
+    one = Bounds(slots=1)
+    enter(gate, "long", one)
+    enter(gate, "too", one, OTHER)
+    for _ in range(5):
+        clock.pass_ms(TTL_MS - 1)
+        gate.renew([(HOST, "long"), (OTHER, "too")], TTL_MS)
+        assert enter(gate, "b", one) is not None
+        assert enter(gate, "b", one, OTHER) is not None
+
+
+def test_what_was_forgotten_is_put_down_again_by_the_next_renewal(gate: Gate, clock: Clock) -> None:
+    one = Bounds(slots=1)
+    gate.renew([(HOST, "long")], TTL_MS)
+    assert enter(gate, "b", one) is not None
+
+
+# ── cool-downs ──
+
+
+def test_a_cooling_host_lets_nobody_in_until_its_time_is_over(gate: Gate, clock: Clock) -> None:
+    gate.cool(HOST, 5000)
+    assert enter(gate, "a", FREE) == Wait(Why.COOLING, 5.0)
+    assert enter(gate, "a", FREE, OTHER) is None
+    clock.pass_ms(4999)
+    assert enter(gate, "a", FREE) is not None
+    clock.pass_ms(1)
+    assert enter(gate, "a", FREE) is None
+
+
+def test_the_longest_wish_counts(gate: Gate, clock: Clock) -> None:
+    gate.cool(HOST, 5000)
+    gate.cool(HOST, 1000)
+    assert enter(gate, "a", FREE) == Wait(Why.COOLING, 5.0)
+    gate.cool(HOST, 9000)
+    assert enter(gate, "a", FREE) == Wait(Why.COOLING, 9.0)
+
+
+# ── turns ──
+
+
+def test_who_is_sent_away_is_told_another_time_each(gate: Gate, clock: Clock) -> None:
+    assert [gate.later(HOST, 700, 500, 60_000) for _ in range(4)] == [700, 1200, 1700, 2200]
+    assert gate.later(OTHER, 700, 500, 60_000) == 700
+    clock.pass_ms(2000)
+    assert gate.later(HOST, 700, 500, 60_000) == 700
+    assert gate.later(HOST, 700, 500, 60_000) == 1200
+
+
+def test_turns_end_at_a_bound(gate: Gate) -> None:
+    told = [gate.later(HOST, 0, 500, 2000) for _ in range(9)]
+    assert told[:4] == [500, 1000, 1500, 2000]
+    assert set(told[4:]) == {2000}
+    assert gate.later(OTHER, 9000, 500, 2000) == 9000  # but nobody is told less than is known
+
+
+def test_a_local_gate_forgets_hosts_that_nobody_asks_for(clock: Clock) -> None:
+    gate: Any = LocalGate(lambda: clock.ms / 1000)
+    enter(gate, "held", Bounds(slots=1), "held.example")
+    gate.cool("cool.example", 9_000_000)
+    for n in range(5000):
+        clock.pass_ms(100)
+        gate.renew([("held.example", "held")], TTL_MS)
+        enter(gate, "x", FREE, f"h{n}.example")
+    assert len(gate._hosts) <= 1001
+    assert {"held.example", "cool.example"} <= gate._hosts.keys()

@@ -1,0 +1,168 @@
+"""Room is asked for before a part is made, and again as it grows; a refusal costs no attempt. STREAM-7."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from dlpipe.core.errors import Retryable
+from dlpipe.core.quota import QuotaPolicy, Room
+from dlpipe.core.states import State, Status
+from dlpipe.pipeline.runner import Failed
+from dlpipe.store import LocalStaging
+from tests.fakes.source import Says
+from tests.world import DEFAULT, World
+
+URL = "http://files.example/a.bin"
+MIB = 1 << 20
+BODY = os.urandom(3 * MIB)
+
+
+class Volume(LocalStaging):
+    """A volume whose free space the test sets; what the part takes of it is real."""
+
+    free = 100 * MIB
+
+    def room(self, tenant: str, canonical_url: str) -> Room:
+        return replace(super().room(tenant, canonical_url), volume="v", free=self.free)
+
+
+@pytest.fixture(autouse=True)
+def volume(world: World) -> Volume:
+    made = Volume(world.root)
+    world.deps = replace(world.deps, staging=made)
+    world.source.put(URL, BODY)
+    return made
+
+
+def refused(world: World, job: str) -> None:
+    assert world.view(job).error_code == "quota_exceeded"
+    assert (world.row(job).attempts, world.view(job).status) == (0, Status.PENDING)
+
+
+def at_once(world: World, job: str) -> None:
+    world.make_due(job)
+    world.drive()
+
+
+def test_a_file_that_does_not_fit_is_refused_before_a_part_is_made(world: World, volume: Volume) -> None:
+    volume.free = 3 * MIB - 1
+    seen: list[str] = []
+    claim = volume.claim
+    volume.claim = lambda *a: (seen.append("claimed"), claim(*a))[1]  # type: ignore[assignment]
+    job = world.plan(URL)
+    world.run_to("stream", job)
+    seen.clear()
+    assert world.run("stream", job) == Failed("quota_exceeded", 60.0)
+    refused(world, job)
+    assert (seen, world.staged(), world.source.gets(URL)) == ([], [], [])
+    assert world.reservations.held == {}
+    volume.free = 3 * MIB
+    at_once(world, job)
+    assert world.state(job) is State.DEDUPED
+
+
+def test_a_size_that_only_the_answer_tells_is_checked_before_a_byte_is_written(world: World, volume: Volume) -> None:
+    volume.free = 33 * MIB
+    world.source.put(URL, os.urandom(34 * MIB), head=False)
+    job = world.fetch(URL)
+    refused(world, job)
+    assert (len(world.source.gets(URL)), world.staged()) == (1, [])
+
+
+@pytest.mark.parametrize(
+    ("floor", "margin", "ok"), [(97, 1.0, True), (98, 1.0, False), (90, 2.0, True), (90, 4.0, False)]
+)
+def test_floor_and_margin_are_kept_free(world: World, floor: int, margin: float, ok: bool) -> None:
+    world.policy(quota=QuotaPolicy(floor * MIB, margin))
+    job = world.fetch(URL)
+    assert (world.state(job) is State.DEDUPED) == ok
+    if not ok:
+        refused(world, job)
+
+
+def test_what_other_running_jobs_have_yet_to_write_is_not_free(world: World) -> None:
+    world.reservations.reserve("v", "somebody", 98 * MIB, 1 << 60)
+    job = world.fetch(URL)
+    refused(world, job)
+    world.reservations.now += 1000.0  # it died, and its promise ran out
+    at_once(world, job)
+    assert world.state(job) is State.DEDUPED
+
+
+def test_while_it_runs_its_promise_is_known_and_afterwards_it_is_gone(world: World) -> None:
+    seen: list[Any] = []
+    look: Callable[[], None] = lambda: seen.append(dict(world.reservations.held))  # noqa: E731
+    world.source.script(URL, Says(body=[look, BODY[:MIB], look, BODY[MIB:]]))
+    job = world.fetch(URL)
+    assert seen[0] == {job: len(BODY)}
+    assert (world.state(job), world.reservations.held) == (State.DEDUPED, {})
+
+
+@pytest.mark.parametrize("failure", [Retryable("cut", code="body_cut"), ValueError("a fault of ours")])
+def test_a_failed_download_promises_nothing_any_more(world: World, failure: Exception) -> None:
+    world.source.script(URL, Says(body=[BODY[:MIB], failure]))
+    world.fetch(URL)
+    assert world.reservations.held == {}
+
+
+def test_only_new_bytes_count_when_going_on(world: World, volume: Volume) -> None:
+    world.source.script(URL, Says(body=[BODY[: 2 * MIB], Retryable("cut", code="body_cut")]))
+    job = world.fetch(URL)
+    volume.free = MIB  # enough for the third that is missing
+    at_once(world, job)
+    assert world.state(job) is State.DEDUPED
+    assert [get.start for get in world.source.gets(URL)] == [0, 2 * MIB]
+
+
+def test_room_that_goes_meanwhile_stops_it_and_keeps_the_bytes(world: World, volume: Volume) -> None:
+    def others_fill_it() -> None:
+        volume.free = 0
+        world.now += 11.0
+
+    world.source.script(URL, Says(body=[BODY[:MIB], others_fill_it, BODY[MIB : 2 * MIB], BODY[2 * MIB :]]))
+    job = world.fetch(URL)
+    refused(world, job)
+    volume.free = 100 * MIB
+    at_once(world, job)
+    assert world.state(job) is State.DEDUPED
+    assert world.source.gets(URL)[-1].start == MIB
+
+
+def test_a_body_without_a_length_is_looked_after_as_it_grows(world: World, volume: Volume) -> None:
+    big = os.urandom(40 * MIB)
+    world.source.put(URL, big, head=False, chunk=MIB)
+
+    def mostly_full() -> None:
+        volume.free = 31 * MIB
+
+    world.source.script(
+        URL,
+        Says(
+            body=[big[:MIB], mostly_full, big[MIB : 33 * MIB], big[33 * MIB :]],
+            framing="chunked",
+            without=("Content-Length",),
+        ),
+    )
+    refused(world, world.fetch(URL))
+
+
+def test_figures_and_decision_are_in_the_manifest(world: World) -> None:
+    world.policy(quota=QuotaPolicy(MIB, 1.5))
+    world.reservations.reserve("v", "somebody", 7 * MIB, 1 << 60)
+    job = world.fetch(URL)
+    with world.database.read() as unit:
+        measures = unit.registry.measures_of(DEFAULT, job)
+    assert measures is not None
+    assert measures["quota_json"] == {
+        "decision": "admitted",
+        "free_bytes": 100 * MIB,
+        "reserved_bytes": 7 * MIB,
+        "need_bytes": len(BODY),
+        "floor_bytes": MIB,
+        "margin_percent": 150,
+    }
