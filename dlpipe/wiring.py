@@ -183,7 +183,7 @@ def _torrent_client(_pid: int) -> TorrentClient:
         api_key=chosen.api_key.get_secret_value() if chosen.api_key else "",
         ca_file=str(chosen.ca_file) if chosen.ca_file else None,
     )
-    return QBittorrent(api, fetcher(HttpSource(_hub(settings(), net_policy(settings()))))
+    return QBittorrent(api, fetcher(HttpSource(_hub(settings(), net_policy(settings())))))
 
 
 def net_policy(chosen: Settings) -> NetPolicy:
