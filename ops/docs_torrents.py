@@ -46,7 +46,7 @@ _MEANING = {
     "base_s": "the first pause between two tries; it doubles",
     "cap_s": "the longest pause",
     "removal": "what becomes of the torrent of a canceled download: `keep`, `remove`, `remove_with_files`",
-    "sharing": "how files get into the store: `link`, `clone`, `copy` (ADR 12)",
+    "sharing": "how files get into the store: `link`, `clone`, `copy` (ADR 18)",
     "max_files": "a torrent with more files is refused",
 }
 

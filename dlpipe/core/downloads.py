@@ -33,7 +33,7 @@ class Removal(StrEnum):
 
 
 class Sharing(StrEnum):
-    """How a finished file gets into the store while the torrent goes on seeding it (ADR 12)."""
+    """How a finished file gets into the store while the torrent goes on seeding it (ADR 18)."""
 
     LINK = "link"
     """Reflink, else hardlink, else copy."""

@@ -1,4 +1,4 @@
-"""Bytes that somebody else keeps: how they get into the store while he goes on reading them (ADR 12).
+"""Bytes that somebody else keeps: how they get into the store while he goes on reading them (ADR 18).
 
 A hardlink is made before the bytes are hashed and after the file was made read-only, so that what was hashed
 is what the store's name shows; a file that changed meanwhile is refused.

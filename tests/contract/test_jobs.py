@@ -238,7 +238,8 @@ def test_a_failure_is_recorded_from_every_state_of_work(bench: Bench, state: Sta
     )  # fmt: skip
     if waits:
         delay = (row["due_at"] - whole["updated_at"]).total_seconds()
-        assert delay == pytest.approx(write.due_after_s, abs=0.5)
+        assert write.due_after_s is not None
+        assert 0 <= write.due_after_s - delay < 60  # the second statement comes later, much later on a busy machine
 
 
 def test_a_long_message_is_kept_within_its_column(bench: Bench) -> None:

@@ -66,7 +66,8 @@ def test_the_names_are_found_when_they_are_first_used(tmp_path: Path) -> None:
     early, plan, app, many, tasks, threads = python(code, cwd=tmp_path, PYTHONPATH=str(REPOSITORY))
     assert (early, plan, app, many, threads) == (False, "dlpipe.plan", "dlpipe", True, 1)
     stages = {f"dlpipe.{row.name}" for row in flow.STAGES}
-    assert set(tasks) == stages | {"dlpipe.plan", "dlpipe.dispatch", "dlpipe.reconcile"}
+    torrents = {"dlpipe.enqueue_download", "dlpipe.register_download", "dlpipe.sync_torrents"}
+    assert set(tasks) == stages | torrents | {"dlpipe.plan", "dlpipe.dispatch", "dlpipe.reconcile"}
     assert list(tmp_path.iterdir()) == []
 
 

@@ -1,4 +1,4 @@
-"""Foreign files taken into the store: what is shared, what is refused, what a later write can do (ADR 12)."""
+"""Foreign files taken into the store: what is shared, what is refused, what a later write can do (ADR 18)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from dlpipe.core.downloads import Sharing
-from dlpipe.core.errors import DlpipeError, LeaseLost, Permanent, Retryable
+from dlpipe.core.errors import DlpipeError, LeaseLost, Permanent, Postponed, Retryable
 from dlpipe.core.ports import Adopted, Foreign
 from dlpipe.core.results import DedupeAction
 from dlpipe.store import LocalBlobStore, adopt
@@ -261,7 +261,7 @@ def test_a_full_disk_is_said_and_leaves_nothing(place: Place, monkeypatch: pytes
         raise OSError(errno.ENOSPC, "no space")
 
     monkeypatch.setattr(adopt, "_copy", full)
-    with pytest.raises(Retryable) as raised:
+    with pytest.raises(Postponed) as raised:
         place.adopt(sharing=Sharing.COPY)
     assert raised.value.code == "no_space"
     assert place.nothing_taken()
