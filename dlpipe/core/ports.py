@@ -376,6 +376,9 @@ class BlobStore(Protocol):
     def is_right(self, pointer: str, sha256: str, size: int) -> bool:
         """Is the blob there and do its bytes hash to its name? (reads it all)"""
 
+    def settle(self, pointer: str) -> None:
+        """Make last what was found right: who put it there may have died before its name did."""
+
     def copy(self, pointer: str, place: Place) -> DedupeAction:
         """Put the same bytes at another place, by link where possible, else by copy."""
 
