@@ -334,6 +334,19 @@ class Part(Protocol):
     def flush(self) -> None:
         """Let the sidecar vouch for every byte written so far."""
 
+    @property
+    def begun(self) -> RemoteFacts | None:
+        """The file that what is here was begun as, also when nothing is vouched for but pieces further on."""
+
+    def put(self, offset: int, data: bytes | memoryview) -> None:
+        """Write somewhere ahead of the offset. The only method that several threads may call."""
+
+    def keep(self, start: int, end: int, sha256: str) -> None:
+        """Let the sidecar vouch for a piece that was put; the offset moves over all pieces that join it."""
+
+    def verify_pieces(self) -> list[tuple[int, int]]:
+        """Re-hash the pieces ahead of the offset, forget those that are wrong; answer (start, end) of the others."""
+
     def finish(self) -> tuple[str, int, int]:
         """Make all bytes durable; answer (sha256, size, milliseconds of fsync)."""
 
