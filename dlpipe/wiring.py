@@ -27,6 +27,7 @@ from dlpipe.core.ports import Publisher, TorrentClient
 from dlpipe.core.quota import QuotaPolicy
 from dlpipe.core.resume import ResumePolicy
 from dlpipe.core.retries import RetryPolicy
+from dlpipe.core.segments import SegmentPolicy
 from dlpipe.core.torrents import TorrentPolicy
 from dlpipe.db import SqlDatabase
 from dlpipe.embedded.files import FileLock
@@ -128,6 +129,12 @@ def policy(chosen: Settings) -> Policy:
             accept_unproven_length=chosen.stream.accept_unproven_length,
             sniff=chosen.stream.sniff,
             overlap_bytes=chosen.stream.overlap_bytes,
+        ),
+        segments=SegmentPolicy(
+            connections=chosen.stream.segments,
+            min_bytes=chosen.stream.segments_min_bytes,
+            per_host=chosen.stream.segments_per_host,
+            piece_bytes=chosen.stream.piece_bytes,
         ),
         quota=QuotaPolicy(floor_bytes=chosen.quota.floor_bytes, margin=chosen.quota.margin),
         lease_ttl_s=chosen.lease.ttl_s,

@@ -338,6 +338,19 @@ class Part(Protocol):
     def flush(self) -> None:
         """Let the sidecar vouch for every byte written so far."""
 
+    @property
+    def begun(self) -> RemoteFacts | None:
+        """The file that what is here was begun as, also when nothing is vouched for but pieces further on."""
+
+    def put(self, offset: int, data: bytes | memoryview) -> None:
+        """Write somewhere ahead of the offset. The only method that several threads may call."""
+
+    def keep(self, start: int, end: int, sha256: str) -> None:
+        """Let the sidecar vouch for a piece that was put; the offset moves over all pieces that join it."""
+
+    def verify_pieces(self) -> list[tuple[int, int]]:
+        """Re-hash the pieces ahead of the offset, forget those that are wrong; answer (start, end) of the others."""
+
     def finish(self) -> tuple[str, int, int]:
         """Make all bytes durable; answer (sha256, size, milliseconds of fsync)."""
 
@@ -396,6 +409,9 @@ class BlobStore(Protocol):
 
     def is_right(self, pointer: str, sha256: str, size: int) -> bool:
         """Is the blob there and do its bytes hash to its name? (reads it all)"""
+
+    def settle(self, pointer: str) -> None:
+        """Make last what was found right: who put it there may have died before its name did."""
 
     def copy(self, pointer: str, place: Place) -> DedupeAction:
         """Put the same bytes at another place, by link where possible, else by copy."""

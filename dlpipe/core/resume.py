@@ -102,7 +102,7 @@ def decide(remote: RemoteFacts | None, part: PartFacts | None, policy: ResumePol
         return Discard(_NO_VALIDATOR)
     if part.good < policy.min_bytes:
         return Discard("too_little_held")
-    if remote is not None and _refuses_ranges(remote):
+    if remote is not None and refuses_ranges(remote):
         return Discard("ranges_refused")
     return Resume(part.good, if_range, "same_validator" if remote is not None else "own_validator")
 
@@ -116,7 +116,7 @@ def _may_compare(remote: RemoteFacts, part: PartFacts, policy: ResumePolicy) -> 
         and part.total is not None
         and part.good < part.total == remote.content_length
         and (part.etag, part.last_modified) == (remote.etag, remote.last_modified)
-        and not _refuses_ranges(remote)
+        and not refuses_ranges(remote)
     )
 
 
@@ -163,5 +163,5 @@ def instant(http_date: str | None) -> int | None:
     return int(at.timestamp())
 
 
-def _refuses_ranges(remote: RemoteFacts) -> bool:
+def refuses_ranges(remote: RemoteFacts) -> bool:
     return remote.accept_ranges is not None and remote.accept_ranges.strip().lower() == "none"

@@ -9,6 +9,7 @@ from types import TracebackType
 import redis
 from redis.exceptions import RedisError
 
+from dlpipe.lease import owner
 from dlpipe.lease.lock import give_back, take
 
 log = logging.getLogger(__name__)
@@ -32,14 +33,23 @@ class SingleFlight:
         self._token: str | None = None
 
     def __enter__(self) -> bool:
-        token = uuid.uuid4().hex
+        token = f"{owner.current()}.{uuid.uuid4().hex}"
         try:
-            if not take(self._redis, self._key, token, self._ttl_ms):
+            if not take(self._redis, self._key, token, self._ttl_ms) and not self._inherit(token):
                 return False
         except RedisError as error:
             log.warning("%s runs unguarded, Redis did not answer: %s", self._key, type(error).__name__)
         self._token = token
         return True
+
+    def _inherit(self, token: str) -> bool:
+        """A process that was killed in its turn must not cost the others theirs for a whole `ttl_s`."""
+        held = self._redis.get(self._key)
+        before = held.decode() if isinstance(held, bytes) else held
+        if not isinstance(before, str) or not owner.is_dead(before):
+            return False
+        give_back(self._redis, self._key, before)
+        return take(self._redis, self._key, token, self._ttl_ms)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -13,6 +13,7 @@ from dlpipe.core.ports import BlobStore, Database, Leases, Progress, Publisher, 
 from dlpipe.core.quota import QuotaPolicy
 from dlpipe.core.resume import ResumePolicy
 from dlpipe.core.retries import RetryPolicy
+from dlpipe.core.segments import SegmentPolicy
 from dlpipe.core.urls import ParseUrl
 
 
@@ -36,6 +37,7 @@ class Policy:
     retry: RetryPolicy = RetryPolicy()
     resume: ResumePolicy = ResumePolicy()
     stream: StreamPolicy = StreamPolicy()
+    segments: SegmentPolicy = SegmentPolicy()
     quota: QuotaPolicy = QuotaPolicy()
     lease_ttl_s: float = 120.0
     dedupe_scope: str = "tenant"

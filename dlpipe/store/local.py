@@ -109,6 +109,16 @@ class LocalBlobStore:
                 return False
             raise as_failure(error) from error
 
+    def settle(self, pointer: str) -> None:
+        place = place_of(pointer)
+        with disk_errors(), folder(self._root, place.folders) as where:
+            fd = os.open(place.name, _OPEN, dir_fd=where)
+            try:
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+            os.fsync(where)
+
     def copy(self, pointer: str, place: Place) -> DedupeAction:
         source = place_of(pointer)
         with (
@@ -176,7 +186,8 @@ class LocalBlobStore:
             old = os.stat(mine.name, dir_fd=here, follow_symlinks=False)
             theirs = os.stat(other.name, dir_fd=there, follow_symlinks=False)
             if same_file(old, theirs):
-                return DedupeAction.HARDLINK  # it was done before
+                os.fsync(here)  # it was done before, by somebody who may not have come to this line
+                return DedupeAction.HARDLINK
             if not stat.S_ISREG(theirs.st_mode) or theirs.st_size != old.st_size:
                 return DedupeAction.COPY  # no twin any more
             with self._temporary(mine.tenant, mine.sha256) as (where, temporary):

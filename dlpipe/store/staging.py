@@ -22,7 +22,7 @@ from dlpipe.core.remote import PartFacts, RemoteFacts
 from dlpipe.store.folders import READ_BYTES, disk_errors, folder
 from dlpipe.store.partfile import PartFile
 from dlpipe.store.preallocate import preallocate
-from dlpipe.store.sidecar import Checkpoint, thinned
+from dlpipe.store.sidecar import Checkpoint, Piece, thinned
 
 STAGING = ".staging"
 CHECKPOINT_BYTES = 1 << 20
@@ -121,6 +121,20 @@ class LocalPart(PartFile):
         if total is not None and least is not None and total >= least:
             preallocate(self._fd, total)
 
+    @property
+    def begun(self) -> RemoteFacts | None:
+        side = self._side
+        if side is None or self._sealed or not (side.checkpoints or side.pieces):
+            return None
+        return RemoteFacts(
+            200,
+            side.final_url_sha256,
+            etag=side.etag,
+            last_modified=side.last_modified,
+            date=side.date,
+            content_length=side.total,
+        )
+
     def verify(self, upto: int) -> int:
         with disk_errors():
             side = self._side
@@ -157,6 +171,7 @@ class LocalPart(PartFile):
         self._marks = [pair for pair in self._marks if pair[0].offset <= offset]
         if self._side is not None:
             self._side.checkpoints = [c for c in self._side.checkpoints if c.offset <= offset]
+            self._side.pieces = []
         if self._marks:
             mark, digest = self._marks[-1]
             self._offset, self._digest = mark.offset, digest.copy()
@@ -166,19 +181,58 @@ class LocalPart(PartFile):
             self._hash_to(offset)
         return self._offset
 
+    # ── pieces ahead of the offset ────────────────────────────────────────────────────────────────
+
+    def verify_pieces(self) -> list[tuple[int, int]]:
+        side = self._side
+        if side is None:
+            return []
+        with disk_errors():
+            side.pieces = [piece for piece in side.pieces if piece.start >= self._offset and self._is_right(piece)]
+            self._write_side()
+        return [(piece.start, piece.end) for piece in side.pieces]
+
+    def _is_right(self, piece: Piece) -> bool:
+        digest, at = hashlib.sha256(), piece.start
+        while at < piece.end:
+            block = os.pread(self._fd, min(READ_BYTES, piece.end - at), at)
+            if not block:
+                return False
+            digest.update(block)
+            at += len(block)
+        return digest.hexdigest() == piece.sha256
+
+    def put(self, offset: int, data: bytes | memoryview) -> None:
+        if self._sealed:
+            raise part_damaged("the part was published already, so nothing may be added to it")
+        with disk_errors():
+            _write_all(self._fd, data, offset)
+
+    def keep(self, start: int, end: int, sha256: str) -> None:
+        side = self._side
+        if side is None:
+            return
+        with disk_errors():
+            side.pieces = sorted([*side.pieces, Piece(start, end, sha256)], key=lambda piece: piece.start)
+            before = self._offset
+            for piece in side.pieces:
+                if piece.start <= self._offset < piece.end and not self._hash_to(piece.end):
+                    raise part_damaged("bytes that were written are not there")
+            if self._offset > before:
+                self._checkpoint()
+            else:
+                self._write_side()
+
     # ── writing ───────────────────────────────────────────────────────────────────────────────────
 
     def write(self, data: bytes | memoryview) -> None:
         if self._sealed:
             raise part_damaged("the part was published already, so nothing may be added to it")
         with disk_errors():
-            view = memoryview(data)
-            done = 0
-            while done < len(view):
-                done += os.pwrite(self._fd, view[done:], self._offset + done)
-            self._digest.update(view)
+            _write_all(self._fd, data, self._offset)
+            self._digest.update(data)
             before = self._offset // CHECKPOINT_BYTES
-            self._offset += len(view)
+            self._offset += len(data)
             if self._offset // CHECKPOINT_BYTES > before:
                 self.flush()
 
@@ -193,6 +247,7 @@ class LocalPart(PartFile):
         with disk_errors():
             mark = Checkpoint(self._offset, self._digest.hexdigest())
             side.checkpoints = [*thinned(side.checkpoints, SPARSE_BYTES), mark]
+            side.pieces = [piece for piece in side.pieces if piece.start >= self._offset]
             self._marks = [pair for pair in self._marks if pair[0] in side.checkpoints]
             self._marks.append((mark, self._digest.copy()))
             self._write_side()
@@ -224,6 +279,13 @@ class LocalPart(PartFile):
                 self._unlink()
             else:
                 self._unlink_left_sidecar()
+
+
+def _write_all(fd: int, data: bytes | memoryview, offset: int) -> None:
+    view = memoryview(data)
+    done = 0
+    while done < len(view):
+        done += os.pwrite(fd, view[done:], offset + done)
 
 
 def part_damaged(message: str) -> Retryable:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import tempfile
 
 import pytest
@@ -46,3 +48,18 @@ def test_without_redis_the_task_runs() -> None:
         server = Valkey(directory)
         with server.client() as client, SingleFlight(client, "reconcile", 60) as mine:
             assert mine
+
+
+def test_the_turn_of_a_killed_process_passes_to_the_next_at_once(client: redis.Redis) -> None:
+    died = subprocess.run(
+        [sys.executable, "-c", "from dlpipe.lease import owner; print(owner.current())"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    client.set(PREFIX + "reconcile", f"{died.stdout.strip()}.token", px=60_000)
+    with SingleFlight(client, "reconcile", 60) as mine:
+        assert mine
+    client.set(PREFIX + "reconcile", "of another machine", px=60_000)
+    with SingleFlight(client, "reconcile", 60) as mine:
+        assert not mine

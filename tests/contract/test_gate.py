@@ -123,10 +123,11 @@ def test_hosts_have_accounts_of_their_own(gate: Gate) -> None:
 
 
 def test_to_ask_twice_takes_one_place(gate: Gate) -> None:
-    two = Bounds(rate_per_s=2, slots=2)
-    assert [enter(gate, "a", two) for _ in range(5)] == [None] * 5
-    assert enter(gate, "b", two) is None
-    assert enter(gate, "c", two) is not None
+    for bounds in (Bounds(rate_per_s=2, slots=2), Bounds(rate_per_s=2), Bounds(slots=2)):
+        host = f"{bounds.budget}-{bounds.slots}.example"
+        assert [enter(gate, "a", bounds, host) for _ in range(3)] == [None] * 3
+        assert [enter(gate, "b", bounds, host) for _ in range(3)] == [None] * 3  # also where it takes the last
+        assert enter(gate, "c", bounds, host) is not None
 
 
 def test_who_is_refused_takes_nothing(gate: Gate, clock: Clock) -> None:

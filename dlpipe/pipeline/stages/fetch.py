@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from dlpipe.core import digests, media, mirrors, ranges, resume
+from dlpipe.core import digests, media, mirrors, ranges, resume, segments
 from dlpipe.core.answers import too_large
 from dlpipe.core.crash import crash_point
 from dlpipe.core.errors import LeaseLost, Permanent, Retryable, StageFailure
@@ -13,7 +13,9 @@ from dlpipe.core.ports import Answer, Part
 from dlpipe.core.results import HeadResult, ResumeResult
 from dlpipe.pipeline.deps import Deps
 from dlpipe.pipeline.stages.pace import Pace
+from dlpipe.pipeline.stages.resume import remote_of
 from dlpipe.pipeline.stages.room import Admission
+from dlpipe.pipeline.stages.segments import Segments
 from dlpipe.pipeline.stages.stage import Work, in_run
 
 VOUCH_BYTES = 768 << 10
@@ -91,9 +93,32 @@ class Fetch:
         raise mirrors.outcome(failures)
 
     def _bring(self) -> None:
-        while not self._one_answer():
-            pass
+        if not self._in_segments():
+            while not self._one_answer():
+                pass
         self._sniff(at_end=True)
+
+    def _in_segments(self) -> bool:
+        """Over several connections, where that is wanted and safe; False: one has to do it, or the rest of it."""
+        remote = remote_of(self._head)
+        first = self._url == self._job.request_url and not self._restarts
+        if not first or remote is None or not segments.suits(remote, self._deps.policy.segments):
+            return False
+        self._check_size(remote.content_length or 0)
+        ours = Segments(
+            self._deps, self._job, self._lease, self._part, self._admission, lambda: self._sniff(at_end=False)
+        )
+        try:
+            whole = ours.bring(self._url, self.host or "", remote, self._max_bytes)
+        finally:
+            self.written += ours.written
+        self._begun_at = self._url
+        self.resumed_from = self.resumed_from or ours.held
+        self.content_type = self._head.content_type
+        if not whole:
+            return False
+        agreed = digests.agree(ours.declared, {"sha-256": bytes.fromhex(self._part.sha256)})
+        return agreed is not False or self._restart("digest_mismatch")
 
     def _vouch(self) -> None:
         """What came before the failure is kept for the next run, unless the part is no longer ours."""

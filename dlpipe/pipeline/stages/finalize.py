@@ -27,6 +27,7 @@ class Finalize(Stage):
         streamed, place = self._place(work)
         if not self.deps.store.is_right(place.pointer, streamed.sha256, streamed.size):
             return None
+        self.deps.store.settle(place.pointer)
         job = work.job
         with self.deps.staging.claim(job.scope.tenant_id, job.canonical_url, job.job_id, job.fence) as part:
             part.remove()

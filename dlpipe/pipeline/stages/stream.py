@@ -35,6 +35,8 @@ class Stream(Stage):
             )
             fetch = Fetch(self.deps, work, part, admission)
             held = part.verify(decided.range_start) if decided.range_start else 0
+            if decided.decision == "discard":
+                part.rewind(0)  # pieces further on are thrown away as well
             fetch.run(all_held=decided.decision == "complete" and held == decided.range_start)
             _, size, fsync_ms = part.finish()
             crash_point("stream.finished")

@@ -96,6 +96,18 @@ def test_without_proof_the_next_begins_anew(world: World, etag: str | None) -> N
     assert streamed(world, job)["resumed_from_bytes"] == 0
 
 
+def test_an_equal_overlap_is_no_proof_where_the_validators_differ(world: World) -> None:
+    world.source.put(MIRROR, BODY, etag='"another"')
+    world.source.script(URL, Says(body=[b"?" + BODY[1:HALF], CUT]))
+    assert_right(world, fetch(world), "mirror.example")
+
+
+def test_the_same_validator_is_no_proof_where_the_length_was_never_told(world: World) -> None:
+    says = Says(body=[b"?" + BODY[1:HALF], CUT], without=("Content-Length",), framing="chunked")
+    world.source.script(URL, says)
+    assert_right(world, fetch(world), "mirror.example")
+
+
 @pytest.mark.parametrize("digest", [True, False])
 def test_another_length_is_another_file(world: World, digest: bool) -> None:
     world.source.script(URL, Says(headers={"Content-Length": "50001"}, body=[os.urandom(HALF), CUT]))
