@@ -146,8 +146,11 @@ class Moves:
             assert found.of_run(kind) == (op.result if op and op.run == run else None)
 
     def _op_key(self, stage: str, job: ArtifactJob, found: Results) -> str | None:
-        """As the stages name their ops; None when what they build on is not there yet."""
-        extras: dict[str, keys.Scalar] = {"run": job.run}
+        """As the stages name their ops; None when what they build on is not there yet.
+
+        But resume_decide has one op for good, so that every run replays the result of the first.
+        """
+        extras: dict[str, keys.Scalar] = {} if stage == "resume_decide" else {"run": job.run}
         if stage == "finalize":
             streamed = found.of_run(OpType.STREAM)
             if not isinstance(streamed, StreamResult):
@@ -173,6 +176,7 @@ class Moves:
             job.advance(target)
             op = job.ops[work.op.op_key]
             op.run = work.job.run
+            self.counts["replays"] += op.state == "finished"
             if op.state != "finished":
                 op.state, op.result = "finished", result
 

@@ -13,6 +13,7 @@ from sqlalchemy.exc import IntegrityError
 
 from dlpipe.core.errors import LedgerUnavailable, Misconfigured
 from dlpipe.core.model import PlanAnswer
+from dlpipe.core.states import State
 from dlpipe.db import SqlDatabase
 from dlpipe.db.engine import BUSY_TIMEOUT_MS
 from dlpipe.db.schema import jobs
@@ -77,11 +78,18 @@ def test_readers_do_not_wait_for_a_writer(bench: Bench) -> None:
         assert view.status == "pending"  # and see only what is committed
 
 
-def test_writers_wait_for_each_other(bench: Bench) -> None:
-    specs = [spec(str(number)) for number in range(12)]
+def test_writers_wait_for_each_other_also_when_they_read_first(bench: Bench) -> None:
+    """SQLite would refuse at once who turns from a reader into a writer while another writes."""
+    job_id = bench.job()
+
+    def read_and_write(number: int) -> PlanAnswer:
+        with bench.database.write() as unit:
+            assert unit.jobs.get_current_state(job_id) is State.PLANNED
+            return unit.jobs.plan_if_absent([spec(str(number))])[0]
+
     with ThreadPoolExecutor(6) as pool:
-        answers: list[list[PlanAnswer]] = list(pool.map(bench.plan, specs))
-    assert [answer.outcome for (answer,) in answers] == ["created"] * len(specs)
+        answers = list(pool.map(read_and_write, range(60)))
+    assert [answer.outcome for answer in answers] == ["created"] * 60
 
 
 def test_a_forked_child_makes_its_own_connections(bench: Bench) -> None:
