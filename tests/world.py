@@ -225,9 +225,7 @@ def job_of(world: World, job_id: str) -> ArtifactJob:
     """The row as the workers see it."""
     with world.database.engine.connect() as connection:
         row = connection.execute(
-            sa.select(*JOB_COLUMNS)
-            .join(jobs, jobs.c.job_id == artifact_jobs.c.job_id)
-            .where(jobs.c.job_id == job_id)
+            sa.select(*JOB_COLUMNS).join(jobs, jobs.c.job_id == artifact_jobs.c.job_id).where(jobs.c.job_id == job_id)
         ).one()
     return job_from(row, Scope(row.tenant_id, row.project_id))
 
