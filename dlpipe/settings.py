@@ -142,6 +142,8 @@ class Torrents(_Section):
 
     @model_validator(mode="after")
     def _usable(self) -> Torrents:
+        if self.url is not None and "@" in self.url:
+            raise ValueError("url must not hold a user name or a password, as it is shown; there are settings for both")
         if self.url is not None and (self.save_path is None or not self.save_path.startswith("/")):
             raise ValueError("save_path must name the download folder as qBittorrent sees it, beginning with /")
         return self

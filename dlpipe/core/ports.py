@@ -424,7 +424,7 @@ class BlobStore(Protocol):
     ) -> Adopted:
         """Take a foreign file in, hashed; it stays where it is. `heard` gets each number of bytes hashed.
 
-        No symlink is followed on the way to it. Retryable(`file_missing`, `file_changed`) when it is not there,
+        No symlink is followed on the way to it. Retryable(`torrent_file_missing`, `file_changed`) when it is not there,
         or not as it was announced; Permanent(`file_refused`) when what is there is not a plain file.
         """
 

@@ -42,7 +42,7 @@ def opened(file: Foreign) -> Iterator[int]:
     except FileNotFoundError:
         raise Retryable(
             "a file of the torrent is not where the client says",
-            code="file_missing",
+            code="torrent_file_missing",
             hint="Check that the download folder is mounted here under torrents.local_path.",
         ) from None
     except OSError as error:

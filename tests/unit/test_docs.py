@@ -64,8 +64,9 @@ def test_commands_named_in_the_docs_exist_with_their_options(page: Path) -> None
             if name in ("--help", "--version"):
                 continue
             command = cli.dlpipe.get_command(context, name)
-            if isinstance(command, click.Group) and rest and (inner := command.get_command(context, rest[0])):
-                command, rest = inner, rest[1:]
+            if isinstance(command, click.Group) and rest and not rest[0].startswith("-"):
+                name, *rest = rest
+                command = command.get_command(context, name)
             assert command is not None, f"{page.name}: dlpipe {name}"
             known = {spelling for option in command.params for spelling in option.opts} | {"--help"}
             assert {word for word in rest if word.startswith("-") and word != "-"} <= known, f"{page.name}: {words}"

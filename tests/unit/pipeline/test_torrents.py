@@ -327,6 +327,7 @@ def test_a_completed_download_is_not_followed_any_more(torrent: TorrentWorld) ->
     assert torrent.client.requests == []
 
 
+@pytest.mark.slow
 def test_a_thousand_are_each_looked_at_in_ten_rounds_of_one_request(torrent: TorrentWorld) -> None:
     with torrent.database.write() as unit:
         for number in range(1000):

@@ -184,9 +184,9 @@ def refused(place: Place, kind: type[DlpipeError], code: str, *parts: str, size:
 
 
 def test_a_file_that_is_not_there_may_come_later(place: Place) -> None:
-    refused(place, Retryable, "file_missing")
+    refused(place, Retryable, "torrent_file_missing")
     place.saved.rmdir()
-    refused(place, Retryable, "file_missing")
+    refused(place, Retryable, "torrent_file_missing")
 
 
 def test_a_file_of_another_size_than_announced_is_not_taken(place: Place) -> None:
