@@ -21,6 +21,7 @@ from dlpipe.pipeline import wishes
 from dlpipe.pipeline.runner import Dropped, Failed
 from dlpipe.pipeline.stages.segments import HOSTS, HostCap
 from tests.fakes.source import FakeAnswer, FakeSource, Says
+from tests.servers import wait_until
 from tests.world import DEFAULT, World, sha256
 
 URL = "http://files.example/a.bin"
@@ -37,7 +38,7 @@ def _page(world: World) -> Iterator[None]:
     world.policy(segments=POLICY)
     yield
     assert HOSTS._open == {}
-    assert not [thread for thread in threading.enumerate() if thread.name.startswith("dlpipe-segment")]
+    assert ours() == []
 
 
 def streamed(world: World, job: str) -> dict[str, Any]:
@@ -175,6 +176,37 @@ def test_a_finished_piece_is_kept_even_if_the_first_never_came(world: World) -> 
     asked = [start for start, _ in ranges_asked(world)]
     assert 0 in asked
     assert not {n * PIECE for n in range(1, 8)} & set(asked)
+
+
+def test_a_piece_that_is_finished_while_another_fails_is_kept(world: World) -> None:
+    world.policy(segments=replace(POLICY, connections=2))
+    job = world.plan(URL)
+    world.run_to("stream", job)
+    get, written = world.source.get, threading.Event()
+
+    def alone() -> None:
+        """Until the other thread is over; its failure then comes before this piece."""
+        wait_until(lambda: len(ours()) == 1, "the failed connection is over")
+
+    def first_finishes_second_fails(url: str, **asked: Any) -> Any:
+        if asked["start"] == PIECE:
+            assert written.wait(20)
+            raise CUT
+        world.source.script(url, Says(body=[BODY[:PIECE], written.set, alone]))
+        return get(url, **asked)
+
+    world.source.get = first_finishes_second_fails  # type: ignore[method-assign]
+    assert isinstance(world.run("stream", job), Failed)
+    world.source.get = get  # type: ignore[method-assign]
+    world.source.asked.clear()
+    world.make_due(job)
+    world.drive()
+    assert_right(world, job)
+    assert ranges_asked(world) == ALL[1:]
+
+
+def ours() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name.startswith("dlpipe-segment")]
 
 
 @pytest.mark.parametrize("changed", ["etag", "length"])
