@@ -194,15 +194,16 @@ def test_a_piece_that_is_finished_while_another_fails_is_kept(world: World) -> N
     world.policy(segments=replace(POLICY, connections=2))
     job = world.plan(URL)
     world.run_to("stream", job)
-    get, written = world.source.get, threading.Event()
+    get, written, failed = world.source.get, threading.Event(), threading.Event()
 
     def alone() -> None:
         """Until the other thread is over; its failure then comes before this piece."""
-        wait_until(lambda: len(ours()) == 1, "the failed connection is over")
+        wait_until(lambda: failed.is_set() and len(ours()) == 1, "the failed connection is over")
 
     def first_finishes_second_fails(url: str, **asked: Any) -> Any:
         if asked["start"] == PIECE:
             assert written.wait(20)
+            failed.set()
             raise CUT
         world.source.script(url, Says(body=[BODY[:PIECE], written.set, alone]))
         return get(url, **asked)
