@@ -8,6 +8,7 @@ import tempfile
 from contextlib import ExitStack
 from pathlib import Path
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -22,6 +23,27 @@ URL = "http://files.example/a.bin"
 REMOTE = bytes(range(256)) * 40
 PIECE = 700
 FACTS = RemoteFacts(200, "u", etag='"v"', content_length=len(REMOTE))
+
+
+@pytest.mark.parametrize("at", [None, PIECE, 2 * PIECE - 1])
+def test_a_piece_that_rots_is_forgotten_and_the_others_stay(tmp_path: Path, at: int | None) -> None:
+    staging = LocalStaging(tmp_path)
+    with staging.claim("t", URL, "job", 1) as part:
+        part.begin(FACTS)
+        for start in (PIECE, 3 * PIECE):
+            data = REMOTE[start : start + PIECE]
+            part.put(start, data)
+            part.keep(start, start + PIECE, hashlib.sha256(data).hexdigest())
+        assert part.offset == 0
+    if at is not None:
+        (file,) = tmp_path.rglob("*.part")
+        with file.open("r+b") as damaged:
+            damaged.seek(at)
+            damaged.write(bytes([REMOTE[at] ^ 1]))
+    with staging.claim("t", URL, "job", 2) as part:
+        assert part.begun == FACTS
+        first = [(PIECE, 2 * PIECE)] if at is None else []
+        assert part.verify_pieces() == [*first, (3 * PIECE, 4 * PIECE)]
 
 
 class PieceMachine(RuleBasedStateMachine):

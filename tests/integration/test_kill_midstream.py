@@ -8,12 +8,13 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 
 from dlpipe.core.flow import OpType
+from dlpipe.core.segments import SegmentPolicy
 from dlpipe.core.states import State
 from dlpipe.db import SqlDatabase
 from dlpipe.net.client import Hub
@@ -21,7 +22,7 @@ from dlpipe.pipeline.reconcile import reconcile
 from dlpipe.pipeline.runner import Done
 from tests.rangeserver import Body, RangeServer, Served
 from tests.servers import wait_until
-from tests.streaming import NET, Child, Site, after_death, real, run_to_stream
+from tests.streaming import NET, OVERLAP, Child, Site, after_death, real, run_to_stream
 from tests.world import World
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(240)]
@@ -151,3 +152,53 @@ def one_download(
             lost.append(before.read - served.start)
         before = death
     return lost
+
+
+PIECE, CONNECTIONS = MIB, 4
+
+
+def test_over_several_connections_no_finished_piece_comes_twice(
+    world: World, site: Site, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each connection that is cut off had at most one piece in hand, wherever its bytes were at that moment."""
+    seed = int(os.environ.get("KILL_SEED", "0")) or random.SystemRandom().randrange(1, 1 << 32)
+    body = Body(64 * MIB)
+    policy = replace(site.policy, segments=SegmentPolicy(CONNECTIONS, MIB, CONNECTIONS, PIECE))
+    site = replace(site, policy=policy)
+    world.deps = replace(world.deps, policy=policy)
+    moments = sorted(random.Random(seed).sample(range(MIB, body.size), 10))
+    with RangeServer(body) as server:
+        job, run = world.plan(server.url), 1
+        for moment in moments:
+            run_to_stream(world, job, run)
+            child = Child(site, job, run)
+            kill_when_sent(server, child.pid, moment)
+            if child.gone() == 0:
+                break  # it ended before the moment came
+            run = after_death(world, job, reconcile)
+        else:
+            run_to_stream(world, job, run)
+            assert Child(site, job, run).result()[0] == "done: STREAMING"
+    sent = sum(served.sent for served in server.gets)
+    with capsys.disabled():
+        print(
+            f"\nkill -9 over {CONNECTIONS} connections: seed {seed}, came twice: {(sent - body.size) >> 10} KiB in all"
+        )
+    streamed = world.op(job, OpType.STREAM).result
+    assert streamed is not None
+    assert (streamed["sha256"], streamed["size"]) == (body.sha256(), body.size)
+    assert len(server.gets) >= body.size // PIECE
+    assert sent - body.size <= len(moments) * (CONNECTIONS * PIECE + OVERLAP), f"seed {seed}"
+
+
+def kill_when_sent(server: RangeServer, pid: int, total: int) -> None:
+    lock, dead = threading.Lock(), False
+
+    def look(served: Served) -> None:
+        nonlocal dead
+        with lock:
+            if not dead and sum(one.sent for one in list(server.gets)) >= total:
+                dead = True
+                os.kill(pid, signal.SIGKILL)
+
+    server.on_sent = look

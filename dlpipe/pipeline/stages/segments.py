@@ -68,6 +68,7 @@ class Piece:
     span: Span
     sha256: str
     declared: tuple[digests.Digest, ...]
+    kept: threading.Event
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +173,7 @@ class Segments:
 
     def _keep(self, piece: Piece) -> None:
         self._part.keep(piece.span.new, piece.span.end, piece.sha256)
+        piece.kept.set()
 
     def _keep_the_rest(self) -> None:
         """Pieces that were finished while the end was coming need not come again."""
@@ -196,6 +198,9 @@ class Segments:
                 if piece is None:
                     break
                 self._events.put(piece)
+                # Not before it is on record is the next one begun: a crash then costs one piece for each of us.
+                while not piece.kept.wait(LOOK_S) and not self._stop.is_set():
+                    pass
         except BaseException as raised:  # handed to the thread that asked for it
             error = raised
             if not _is_busy(raised):
@@ -233,7 +238,8 @@ class Segments:
                 at += len(piece)
             if at < span.end:
                 raise Disagrees
-            return Piece(span, digest.hexdigest(), digests.expected_digests(answer.headers).of_file(answer.status))
+            declared = digests.expected_digests(answer.headers).of_file(answer.status)
+            return Piece(span, digest.hexdigest(), declared, threading.Event())
 
 
 def _is_busy(error: BaseException) -> bool:

@@ -21,6 +21,7 @@ from dlpipe.pipeline import wishes
 from dlpipe.pipeline.runner import Dropped, Failed
 from dlpipe.pipeline.stages.segments import HOSTS, HostCap
 from tests.fakes.source import FakeAnswer, FakeSource, Says
+from tests.servers import wait_until
 from tests.world import DEFAULT, World, sha256
 
 URL = "http://files.example/a.bin"
@@ -37,7 +38,7 @@ def _page(world: World) -> Iterator[None]:
     world.policy(segments=POLICY)
     yield
     assert HOSTS._open == {}
-    assert not [thread for thread in threading.enumerate() if thread.name.startswith("dlpipe-segment")]
+    assert ours() == []
 
 
 def streamed(world: World, job: str) -> dict[str, Any]:
@@ -146,12 +147,9 @@ def test_one_failure_ends_all_and_what_is_finished_is_kept(world: World, failure
     assert streamed(world, job)["resumed_from_bytes"] >= 5 * PIECE
 
 
-def test_a_finished_piece_is_kept_even_if_the_first_never_came(world: World) -> None:
+def pieces_without_the_first(world: World) -> str:
+    """A job whose first run finished pieces 1 to 7, and not the one before them; its second is due."""
     first = threading.Event()
-
-    def wait_for_the_others() -> None:
-        assert first.wait(20)
-
     world.policy(segments=replace(POLICY, connections=2))
     job = world.plan(URL)
     world.run_to("stream", job)
@@ -159,7 +157,7 @@ def test_a_finished_piece_is_kept_even_if_the_first_never_came(world: World) -> 
 
     def hold_the_first(url: str, **asked: Any) -> Any:
         if asked["start"] == 0:
-            wait_for_the_others()
+            assert first.wait(20)
             raise CUT
         if asked["start"] >= 8 * PIECE:
             first.set()
@@ -170,11 +168,58 @@ def test_a_finished_piece_is_kept_even_if_the_first_never_came(world: World) -> 
     world.source.get = get  # type: ignore[method-assign]
     world.source.asked.clear()
     world.make_due(job)
+    return job
+
+
+def test_a_finished_piece_is_kept_even_if_the_first_never_came(world: World) -> None:
+    job = pieces_without_the_first(world)
     world.drive()
     assert_right(world, job)
     asked = [start for start, _ in ranges_asked(world)]
     assert 0 in asked
     assert not {n * PIECE for n in range(1, 8)} & set(asked)
+
+
+@pytest.mark.parametrize(("etag", "size"), [('"v2"', len(BODY)), ('"v1"', len(BODY) - 1)])
+def test_pieces_without_a_front_are_not_taken_for_those_of_another_file(world: World, etag: str, size: int) -> None:
+    job = pieces_without_the_first(world)
+    other = os.urandom(size)
+    world.source.put(URL, other, etag=etag, chunk=500)
+    world.drive()
+    assert list(world.blobs().values()) == [other]
+    assert world.state(job) is State.DEDUPED
+
+
+def test_a_piece_that_is_finished_while_another_fails_is_kept(world: World) -> None:
+    world.policy(segments=replace(POLICY, connections=2))
+    job = world.plan(URL)
+    world.run_to("stream", job)
+    get, written, failed = world.source.get, threading.Event(), threading.Event()
+
+    def alone() -> None:
+        """Until the other thread is over; its failure then comes before this piece."""
+        wait_until(lambda: failed.is_set() and len(ours()) == 1, "the failed connection is over")
+
+    def first_finishes_second_fails(url: str, **asked: Any) -> Any:
+        if asked["start"] == PIECE:
+            assert written.wait(20)
+            failed.set()
+            raise CUT
+        world.source.script(url, Says(body=[BODY[:PIECE], written.set, alone]))
+        return get(url, **asked)
+
+    world.source.get = first_finishes_second_fails  # type: ignore[method-assign]
+    assert isinstance(world.run("stream", job), Failed)
+    world.source.get = get  # type: ignore[method-assign]
+    world.source.asked.clear()
+    world.make_due(job)
+    world.drive()
+    assert_right(world, job)
+    assert ranges_asked(world) == ALL[1:]
+
+
+def ours() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name.startswith("dlpipe-segment")]
 
 
 @pytest.mark.parametrize("changed", ["etag", "length"])
