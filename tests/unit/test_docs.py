@@ -94,7 +94,6 @@ def test_settings_table_has_every_setting_with_its_variable_and_default(
     expected = {
         name: f"`{knob.env}` | " + ("the host's name" if name == "node" else f"`{knob.value}`")
         for name, knob in knobs.items()
-        if not name.startswith("torrents.")  # their page has them, and a check of its own
     }
     assert table == expected
 

@@ -49,11 +49,18 @@ def at_once(world: World, job: str) -> None:
     world.drive()
 
 
-def test_a_file_that_does_not_fit_is_refused_before_a_part_is_made(world: World, volume: Volume) -> None:
+def test_a_file_that_does_not_fit_is_refused_before_a_part_is_made(
+    world: World, volume: Volume, monkeypatch: pytest.MonkeyPatch
+) -> None:
     volume.free = 3 * MIB - 1
     seen: list[str] = []
     claim = volume.claim
-    volume.claim = lambda *a: (seen.append("claimed"), claim(*a))[1]  # type: ignore[assignment]
+
+    def counted(*asked: Any) -> Any:
+        seen.append("claimed")
+        return claim(*asked)
+
+    monkeypatch.setattr(volume, "claim", counted)
     job = world.plan(URL)
     world.run_to("stream", job)
     seen.clear()
