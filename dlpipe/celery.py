@@ -108,7 +108,10 @@ class CeleryPublisher:
         try:
             with self._app.pool.acquire(block=True, timeout=10) as connection:
                 channel = _connected(connection)
-                return sum(_depth(channel, queue) for queue in self._queues())
+                try:
+                    return sum(_depth(channel, queue) for queue in self._queues())
+                except (*connection.connection_errors, *connection.channel_errors):
+                    return None  # it went away in between
         except (OperationalError, OSError):
             return None
 

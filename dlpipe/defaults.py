@@ -39,6 +39,9 @@ def config(settings: Settings) -> dict[str, Any]:
         "task_acks_late": True,
         "task_reject_on_worker_lost": True,
         "worker_prefetch_multiplier": 1,
+        # Downloads wait for the network, and threads hear of a shutdown: what they do is handed back.
+        "worker_pool": "threads",
+        "worker_concurrency": 8,
         "worker_cancel_long_running_tasks_on_connection_loss": False,
         "worker_send_task_events": False,
         "task_send_sent_event": False,
@@ -72,5 +75,5 @@ def _torrents(settings: Settings) -> dict[str, Any]:
 
 
 def _every(task: str, seconds: float) -> dict[str, Any]:
-    """A round that nobody took before the next one is due is not worth doing."""
-    return {"task": task, "schedule": seconds, "options": {"expires": max(seconds, 1.0)}}
+    """Rounds must not pile up while nobody takes them. Clocks of two machines differ, so not by seconds."""
+    return {"task": task, "schedule": seconds, "options": {"expires": max(seconds, 60.0)}}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,7 @@ from celery.result import EagerResult
 from dlpipe import wiring
 from dlpipe.celery import CeleryPublisher, app
 from dlpipe.core.downloads import StartAnswer
+from dlpipe.core.errors import DlpipeError
 from dlpipe.core.flow import Queue
 from dlpipe.pipeline import dispatch as dispatching
 from dlpipe.pipeline import planner, runner, torrent_files, torrent_sync, torrents
@@ -158,7 +160,12 @@ def sync_torrents() -> str:
 @signals.worker_init.connect(weak=False)
 @signals.beat_init.connect(weak=False)
 def _before_work(**_: Any) -> None:
-    wiring.prepare()
+    try:
+        wiring.prepare()
+    except DlpipeError as error:
+        # Celery would swallow it, and a worker that can do nothing would take messages all the same.
+        sys.stderr.write(f"error: {error}\n  {error.hint}\n")
+        raise SystemExit(2) from error
 
 
 @signals.worker_process_init.connect(weak=False)

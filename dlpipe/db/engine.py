@@ -72,6 +72,7 @@ class SqlDatabase:
         if self.url.get_backend_name() == "sqlite":
             engine = sa.create_engine(
                 self.url,
+                hide_parameters=True,  # they hold URLs, and errors end up in logs
                 poolclass=sa.pool.QueuePool,
                 pool_size=self._pool_size,
                 max_overflow=64,
@@ -82,6 +83,7 @@ class SqlDatabase:
             return engine
         return sa.create_engine(
             self.url,
+            hide_parameters=True,
             pool_size=self._pool_size,
             max_overflow=8,
             pool_pre_ping=True,

@@ -24,16 +24,19 @@ def insert_ignoring(connection: sa.Connection, table: sa.Table) -> Any:
 
 
 def plan_if_absent(connection: sa.Connection, specs: Sequence[JobSpec]) -> list[PlanAnswer]:
-    answers: list[PlanAnswer] = []
-    for begin in range(0, len(specs), BATCH):
-        answers += _plan_batch(connection, specs[begin : begin + BATCH])
-    return answers
+    # One order for all planners, so that two that insert the same keys wait for each other instead of deadlocking.
+    order = sorted(range(len(specs)), key=lambda position: specs[position].job_id)
+    answers: dict[int, PlanAnswer] = {}
+    for begin in range(0, len(order), BATCH):
+        positions = order[begin : begin + BATCH]
+        batch = _plan_batch(connection, [specs[position] for position in positions])
+        answers.update(zip(positions, batch, strict=True))
+    return [answers[position] for position in range(len(specs))]
 
 
 def _plan_batch(connection: sa.Connection, specs: Sequence[JobSpec]) -> list[PlanAnswer]:
     at = connection.scalar(sa.select(now()))
-    # One order for all planners, so that two that insert the same keys wait for each other instead of deadlocking.
-    unique = {spec.job_id: spec for spec in sorted(specs, key=lambda spec: spec.job_id)}
+    unique = {spec.job_id: spec for spec in specs}
     created = set(
         connection.scalars(
             insert_ignoring(connection, jobs)

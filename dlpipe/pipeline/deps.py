@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from dlpipe.core.model import Scope
+from dlpipe.core.model import ArtifactJob, Scope
 from dlpipe.core.ports import BlobStore, Database, Leases, Progress, Publisher, Reservations, Source, Staging
 from dlpipe.core.quota import QuotaPolicy
 from dlpipe.core.resume import ResumePolicy
@@ -78,3 +78,5 @@ class Deps:
     chance: Callable[[], float] = random.SystemRandom().random
     clock: Callable[[], float] = time.monotonic
     debug_id: Callable[[], str] = _debug_id
+    unreturned: list[ArtifactJob] = field(default_factory=list)
+    """Claims of this process that the ledger did not let us end."""

@@ -76,6 +76,7 @@ def run(deps: Deps, stage_name: str, job_id: str, run_no: int) -> Outcome:
     """What a message (stage, job, run) comes to."""
     stage = STAGES[stage_name](deps)
     try:
+        _return_claims(deps)
         with deps.leases.hold(job_id) as lease:
             claimed = _claim(deps, stage, stage_name, job_id, run_no, lease)
             return _carry_out(deps, stage, stage_name, claimed) if isinstance(claimed, Work) else claimed
@@ -86,6 +87,18 @@ def run(deps: Deps, stage_name: str, job_id: str, run_no: int) -> Outcome:
     except (LeaseUnavailable, LedgerUnavailable) as error:
         log.warning("stage=%s job=%s run=%d not done: %s", stage_name, job_id, run_no, error.code)
         return Dropped(error.code)
+
+
+def _return_claims(deps: Deps) -> None:
+    """Claims that the ledger did not let us end are handed back once it answers: nobody was lost, no attempt used."""
+    while deps.unreturned:
+        job = deps.unreturned.pop()
+        try:
+            with deps.database.write() as unit:
+                unit.jobs.hand_back(job)  # a no-op when the record got through after all, or a later fence is on it
+        except LedgerUnavailable:
+            deps.unreturned.append(job)
+            raise
 
 
 def _claim(deps: Deps, stage: Stage, stage_name: str, job_id: str, run_no: int, lease: Lease) -> Work | Outcome:
@@ -136,7 +149,10 @@ def _carry_out(deps: Deps, stage: Stage, stage_name: str, work: Work) -> Outcome
         with deps.database.write() as unit:
             unit.jobs.hand_back(job)  # a no-op when a later fence is on it already
         return Dropped("lease_lost")
-    except (LeaseUnavailable, LedgerUnavailable):
+    except LedgerUnavailable:
+        deps.unreturned.append(job)
+        raise
+    except LeaseUnavailable:
         raise
     except StageFailure as failure:
         return _fail(deps, stage_name, work, failure)

@@ -12,7 +12,7 @@ from dlpipe.core.errors import LeaseLost, Postponed
 from dlpipe.core.remote import RemoteFacts
 from dlpipe.store.sidecar import Sidecar
 
-BUSY_AGAIN_S = 5.0
+BUSY_AGAIN_S = 30.0
 MAX_SIDECAR_BYTES = 16 << 20
 
 

@@ -52,7 +52,7 @@ def test_another_job_has_to_wait_and_uses_no_attempt(staging: Staging) -> None:
         for _ in range(2):
             with pytest.raises(Postponed) as busy, claim(staging, "two", 9):
                 pass
-            assert (busy.value.code, busy.value.after_s) == ("part_busy", 5.0)
+            assert (busy.value.code, busy.value.after_s) == ("part_busy", 30.0)
         with staging.claim("t", URL + "2", "two", 1), staging.claim("t2", URL, "two", 1):
             pass  # other URLs and other tenants are other parts
     with claim(staging, "two"):

@@ -20,7 +20,14 @@ class Head(Stage):
         return {"run": job.run, "url": job.canonical_url}
 
     def perform(self, work: Work) -> HeadResult:
-        return self._known(work.job) or self._ask(work.job)
+        job = work.job
+        known = self._known(job)
+        if known is not None:
+            return known
+        # Another job may be fetching this very URL: then the server need not be asked again and again.
+        with self.deps.staging.claim(job.scope.tenant_id, job.canonical_url, job.job_id, job.fence):
+            pass
+        return self._ask(job)
 
     def _known(self, job: ArtifactJob) -> HeadResult | None:
         """The URL's bytes, when this tenant has fetched them, they are still there, and the server still has them."""

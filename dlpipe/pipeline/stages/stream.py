@@ -17,6 +17,8 @@ from dlpipe.pipeline.stages.fetch import Fetch
 from dlpipe.pipeline.stages.room import Admission
 from dlpipe.pipeline.stages.stage import Stage, Work, in_run
 
+MAX_CONTENT_TYPE = 255
+
 
 class Stream(Stage):
     def extras(self, job: ArtifactJob, results: Results) -> dict[str, Scalar]:
@@ -49,7 +51,7 @@ class Stream(Stage):
                 bytes_written=fetch.written,
                 elapsed_ms=round((self.deps.clock() - began) * 1000),
                 fsync_ms=fsync_ms,
-                content_type=fetch.content_type,
+                content_type=_bounded(fetch.content_type),
                 etag=facts.etag if facts else None,
                 last_modified=facts.last_modified if facts else None,
                 length_unproven=fetch.length_unproven,
@@ -74,3 +76,8 @@ def _figures(decision: Decision | None) -> dict[str, Any]:
         "quota_floor": decision.floor,
         "quota_margin_percent": round(100 * decision.margin),
     }
+
+
+def _bounded(content_type: str | None) -> str | None:
+    """A type that no column can hold is none."""
+    return content_type if content_type is not None and len(content_type) <= MAX_CONTENT_TYPE else None

@@ -86,6 +86,18 @@ def test_an_unexpected_exception_is_retryable_and_has_a_debug_id(
     assert world.op(job, OpType.STREAM).result_code == "internal_error"
 
 
+def test_a_claim_that_the_ledger_did_not_let_end_is_handed_back_and_costs_no_attempt(world: World, job: str) -> None:
+    deps, world.deps = world.deps, replace(world.deps, database=Flaky(world, 2))
+    assert world.run("head", job) == Dropped("ledger_unavailable")
+    assert world.row(job).lease_owner is not None
+    world.deps = deps  # the ledger answers again; the process remembers
+    world.run("head", world.plan(URL, artifact_id="next"))
+    row = world.row(job)
+    assert (row.lease_owner, row.attempts, row.due_at is not None, deps.unreturned) == (None, 0, True, [])
+    world.drive()
+    assert world.state(job) is State.DEDUPED
+
+
 def test_a_job_whose_stored_result_cannot_be_read_ends_instead_of_being_sent_for_ever(world: World, job: str) -> None:
     world.run_to("resume_decide", job)
     with world.database.engine.begin() as connection:

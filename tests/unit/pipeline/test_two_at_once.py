@@ -44,7 +44,7 @@ def test_two_jobs_with_the_same_url_take_turns_and_no_attempt_is_used(world: Wor
     meanwhile = lambda: outcomes.append(world.run("resume_decide", second))  # noqa: E731
     world.source.script(URL, Says(body=[BODY[:HALF], meanwhile, BODY[HALF:]]))
     assert world.run("stream", first) == Done(State.STREAMING)
-    assert outcomes == [Failed("part_busy", 5.0)]
+    assert outcomes == [Failed("part_busy", 30.0)]
     assert (world.row(second).attempts, world.view(second).status) == (0, Status.PENDING)
     for stage in ("finalize", "index", "dedupe"):
         world.run(stage, first)
@@ -52,6 +52,17 @@ def test_two_jobs_with_the_same_url_take_turns_and_no_attempt_is_used(world: Wor
     world.drive()
     assert world.state(second) is State.SKIPPED_DUPLICATE
     assert len(world.source.gets(URL)) == 1
+
+
+def test_a_job_that_waits_for_another_asks_the_server_nothing(world: World) -> None:
+    first, second = world.plan(URL), world.plan(URL, artifact_id="second")
+    world.run_to("stream", first)
+    outcomes: list[Any] = []
+    world.source.script(URL, Says(body=[BODY[:HALF], lambda: outcomes.append(world.run("head", second)), BODY[HALF:]]))
+    asked = len(world.source.asked)
+    assert world.run("stream", first) == Done(State.STREAMING)
+    assert outcomes == [Failed("part_busy", 30.0)]
+    assert len(world.source.asked) == asked + 1  # the first job's own
 
 
 @pytest.mark.parametrize("moment", ["waiting for the first byte", "with half of it"])
@@ -74,7 +85,7 @@ def test_a_waiting_job_never_takes_the_part_from_one_that_works(world: World, mo
     else:
         world.source.before_get = meanwhile
     assert world.run("stream", first) == Done(State.STREAMING)
-    assert outcomes == [Failed("part_busy", 5.0)]
+    assert outcomes == [Failed("part_busy", 30.0)]
 
 
 def test_when_another_jobs_finalize_takes_the_part_the_file_is_still_right(world: World) -> None:
