@@ -105,14 +105,14 @@ class CeleryPublisher:
         return {str(getattr(route["queue"], "name", route["queue"])) for route in routed}
 
     def waiting(self) -> int | None:
+        gone: tuple[type[BaseException], ...] = (OperationalError, OSError)
         try:
-            with self._app.pool.acquire(block=True, timeout=10) as connection:
+            with self._app.pool.acquire(block=True, timeout=10) as acquired:
+                connection: Any = acquired
+                gone = (*gone, *connection.connection_errors, *connection.channel_errors)
                 channel = _connected(connection)
-                try:
-                    return sum(_depth(channel, queue) for queue in self._queues())
-                except (*connection.connection_errors, *connection.channel_errors):
-                    return None  # it went away in between
-        except (OperationalError, OSError):
+                return sum(_depth(channel, queue) for queue in self._queues())
+        except gone:
             return None
 
 
