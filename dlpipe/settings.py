@@ -1,17 +1,18 @@
 """Every knob, typed, with its source: defaults, then a TOML file, then the environment (OPS-9).
 
 `[lease] ttl_s` in the file is DLPIPE_LEASE_TTL_S in the environment. Unknown and contradictory settings are
-an error at start; secrets are never printed.
+an error at start; secrets are never printed. Relative paths are those of the folder in which settings are loaded.
 """
 
 from __future__ import annotations
 
 import difflib
 import os
+import re
 import socket
 import tomllib
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import quote
@@ -25,6 +26,8 @@ PREFIX = "DLPIPE_"
 CONFIG_ENV = "DLPIPE_CONFIG"
 CRASH_ENV = "DLPIPE_CRASH_POINT"
 _NOT_SETTINGS = frozenset({CONFIG_ENV, CRASH_ENV})
+_PATHS = ("home", "store.root", "net.limits_file", "torrents.ca_file", "torrents.local_path")
+_SQLITE_FILE = re.compile(r"(sqlite(?:\+\w+)?:///)(?!/|file:|:memory:)([^?]+)(.*)", re.DOTALL)
 
 
 class _Section(BaseModel):
@@ -262,15 +265,24 @@ class Knob:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
+    """The settings with where each is from.
+
+    Attributes:
+        file: the TOML file that was read.
+        handed_on: variables that let a process in another folder, with this environment, find the same settings.
+    """
+
     settings: Settings
     sources: Mapping[str, str]
+    file: Path | None = None
+    handed_on: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def knobs(self) -> list[Knob]:
         found = []
         for name, env in sorted(names().items()):
-            value: Any = self.settings
-            for part in name.split("."):
-                value = getattr(value, part)
+            value = _get(self.settings, name)
+            if name == "home" and name not in self.sources:
+                value = Settings.model_fields[name].default
             shown = "(set, not shown)" if isinstance(value, SecretStr) else str(value)
             found.append(Knob(name, env, shown, self.sources.get(name, "default")))
         return found
@@ -297,21 +309,103 @@ def load(environ: Mapping[str, str] | None = None) -> Loaded:
     file = _config_file(env)
     if file is not None:
         for name, value in _flat(_read_toml(file)).items():
-            _put(tree, name, value)
-            sources[name] = f"file {file}"
+            if value != "":
+                _put(tree, name, value)
+                sources[name] = f"file {file}"
     by_env = {env_name: name for name, env_name in names().items()}
     for env_name, text in env.items():
         if not env_name.startswith(PREFIX) or env_name in _NOT_SETTINGS:
             continue
         if env_name not in by_env:
             raise _unknown(env_name, sorted(by_env), "environment variable")
+        if not text:
+            continue
         name = by_env[env_name]
         _put(tree, name, text.split(",") if name == "net.ports" else text)
         sources[name] = f"environment {env_name}"
     try:
-        return Loaded(Settings.model_validate(tree), sources)
+        given = Settings.model_validate(tree)
     except ValidationError as error:
         raise _invalid(error, sources) from None
+    absolute = _absolute(given, sources)
+    handed_on = {names()[name]: value for name, value in absolute.items()}
+    if file is not None:
+        handed_on[CONFIG_ENV] = str(file)
+    for name, value in absolute.items():
+        _put(tree, name, value)
+    chosen = Settings.model_validate(tree)
+    _check_addresses(chosen, sources)
+    return Loaded(chosen, sources, file, handed_on)
+
+
+def _absolute(given: Settings, sources: Mapping[str, str]) -> dict[str, str]:
+    """What was relative to the current folder, by its whole path."""
+    found = {}
+    for name in _PATHS:
+        path: Path | None = _get(given, name)
+        if path is not None and not path.is_absolute():
+            found[name] = str(_whole(path, name, sources))
+    if given.database_url is not None:
+        relative = _SQLITE_FILE.fullmatch(given.database_url.get_secret_value())
+        if relative:
+            found["database_url"] = f"{relative[1]}{Path(relative[2]).absolute()}{relative[3]}"
+    return found
+
+
+def _whole(path: Path, name: str, sources: Mapping[str, str]) -> Path:
+    try:
+        return path.expanduser().absolute()
+    except RuntimeError:
+        raise _wrong(name, sources, "there is no such user's home directory") from None
+
+
+def _check_addresses(chosen: Settings, sources: Mapping[str, str]) -> None:
+    """Let those who will use the addresses read them; nothing is connected to."""
+    if chosen.database_url is not None:
+        _check("database_url", chosen.database_uri, _read_database, sources)
+    if chosen.broker_url is not None:
+        _check("broker_url", chosen.broker_uri, _read_broker, sources)
+    if not chosen.private_redis:
+        _check("broker_url" if chosen.redis_url is None else "redis_url", chosen.redis_uri, _read_redis, sources)
+
+
+def _check(name: str, url: str, read: Callable[[str], object], sources: Mapping[str, str]) -> None:
+    try:
+        read(url)
+    except Misconfigured:
+        raise
+    except ImportError as error:
+        postgres = url.startswith("postgresql")
+        raise Misconfigured(
+            f"{name} needs a driver that is not installed ({error.name or 'its library'})",
+            code="driver_missing",
+            hint="pip install 'dlpipe[postgres]', and begin the address with postgresql+psycopg://"
+            if postgres
+            else "Install the driver, or correct the address.",
+        ) from None
+    except Exception:
+        # Each library has errors of its own for this, and their texts can hold the password.
+        raise _wrong(name, sources, "it is not an address that can be used") from None
+
+
+def _read_database(url: str) -> object:
+    from dlpipe.db import SqlDatabase
+
+    return SqlDatabase(url).engine
+
+
+def _read_broker(url: str) -> object:
+    from kombu import Connection
+
+    if "://" not in url:
+        raise ValueError("kombu would take it for a host name")
+    return Connection(url).get_transport_cls()
+
+
+def _read_redis(url: str) -> object:
+    from redis import ConnectionPool
+
+    return ConnectionPool.from_url(url)
 
 
 def _config_file(env: Mapping[str, str]) -> Path | None:
@@ -323,16 +417,17 @@ def _config_file(env: Mapping[str, str]) -> Path | None:
                 code="config_missing",
                 hint="Correct the path or unset the variable.",
             )
-        return Path(named)
-    home = Path(env.get(f"{PREFIX}HOME", "dlpipe-data")).expanduser()
-    return next((path for path in (home / "dlpipe.toml", Path("dlpipe.toml")) if path.is_file()), None)
+        return Path(named).absolute()
+    home_env = f"{PREFIX}HOME"
+    home = _whole(Path(env.get(home_env) or "dlpipe-data"), "home", {"home": f"environment {home_env}"})
+    return next((path for path in (home / "dlpipe.toml", Path("dlpipe.toml").absolute()) if path.is_file()), None)
 
 
 def _read_toml(file: Path) -> dict[str, Any]:
     try:
         with file.open("rb") as stream:
             return tomllib.load(stream)
-    except (OSError, tomllib.TOMLDecodeError) as error:
+    except (OSError, ValueError) as error:
         raise Misconfigured(
             f"{file} cannot be read: {type(error).__name__}", code="config_unreadable", hint="Correct the file."
         ) from None
@@ -350,6 +445,13 @@ def _flat(tree: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
+def _get(settings: Settings, name: str) -> Any:
+    value: Any = settings
+    for part in name.split("."):
+        value = getattr(value, part)
+    return value
+
+
 def _put(tree: dict[str, Any], name: str, value: Any) -> None:
     *sections, leaf = name.split(".")
     for section in sections:
@@ -364,6 +466,14 @@ def _unknown(name: str, known: list[str], what: str) -> Misconfigured:
         f"{name} is not a known {what}",
         code="setting_unknown",
         hint=f"{hint}`dlpipe doctor` lists all settings.",
+    )
+
+
+def _wrong(name: str, sources: Mapping[str, str], why: str) -> Misconfigured:
+    return Misconfigured(
+        f"{name} ({sources.get(name, 'default')}): {why}",
+        code="setting_invalid",
+        hint="Correct the setting; `dlpipe doctor` lists all of them.",
     )
 
 

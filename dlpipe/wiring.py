@@ -10,7 +10,8 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,6 +24,7 @@ from dlpipe import settings as knobs
 from dlpipe.core import crash
 from dlpipe.core.downloads import Removal, Sharing
 from dlpipe.core.errors import Misconfigured
+from dlpipe.core.flow import Queue
 from dlpipe.core.ports import Publisher, TorrentClient
 from dlpipe.core.quota import QuotaPolicy
 from dlpipe.core.resume import ResumePolicy
@@ -62,6 +64,7 @@ __all__ = [
 ]
 
 log = logging.getLogger(__name__)
+_HELPER_THREADS = 2
 _lock = threading.RLock()
 _built: dict[int, Deps] = {}
 
@@ -246,8 +249,8 @@ def database() -> SqlDatabase:
 
 
 def _make_if_absent(ledger: SqlDatabase, file: Path) -> None:
-    file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    file.touch(mode=0o600)  # request URLs in it can hold secrets
+    with _usable(file.parent):
+        file.touch(mode=0o600)  # request URLs in it can hold secrets
     if ledger.schema_version() is not None:
         return
     lock = FileLock(file.parent / "run" / "migrate.lock")
@@ -261,6 +264,21 @@ def _make_if_absent(ledger: SqlDatabase, file: Path) -> None:
             log.warning("made a new ledger at %s (schema %s)", file, version)
     finally:
         lock.release()
+
+
+@contextmanager
+def _usable(home: Path) -> Iterator[None]:
+    """Make the data directory; Misconfigured when it, or what is done in it, is refused."""
+    try:
+        home.mkdir(mode=0o700, parents=True, exist_ok=True)
+        (home / "run").mkdir(mode=0o700, exist_ok=True)
+        yield
+    except OSError as error:
+        raise Misconfigured(
+            f"the data directory {home} cannot be used: {error.strerror or type(error).__name__}",
+            code="home_unusable",
+            hint="Set DLPIPE_HOME to a directory that this user may make and write to.",
+        ) from None
 
 
 @cache
@@ -296,22 +314,28 @@ def stack(on_worker_death: Callable[[int], object]) -> Stack | None:
     chosen, own = settings(), private_redis()
     if own is None:
         return None
+    with _usable(chosen.home_dir):
+        pass
     # Not the caller's folder: a celeryconfig.py of somebody else's project may lie there.
     celery = [sys.executable, "-P", "-m", "celery", "--workdir", str(chosen.home_dir), "-A", "dlpipe"]
     quiet = ["--without-mingle", "--without-gossip", "-l", chosen.log_level]
+
+    def worker(service: str, node: str, threads: int, which: str) -> Service:
+        pool = ["-P", "threads", "-c", str(threads), which, Queue.NET.value]
+        return Service(service, [*celery, "worker", *pool, "-n", f"{node}@%h", *quiet])
+
     workers = [
-        Service(
-            f"worker{n}",
-            [*celery, "worker", "-P", "threads", "-c", str(chosen.worker.threads), "-n", f"w{n}@%h", *quiet],
-        )
-        for n in range(1, chosen.worker.processes + 1)
+        worker(f"worker{n}", f"w{n}", chosen.worker.threads, "-Q") for n in range(1, chosen.worker.processes + 1)
     ]
+    # One for all other queues, those of a celeryconfig.py as well: slow servers can hold every thread of the
+    # workers, and finished files must not wait for them.
+    helper = worker("helper", "helper", _HELPER_THREADS, "-X")
     schedule = chosen.home_dir / "run" / "beat-schedule"
     beat = Service("beat", [*celery, "beat", "-s", str(schedule), "--pidfile", "", "-l", chosen.log_level])
     here = str(Path(__file__).resolve().parent.parent)
     path = os.pathsep.join([here, *filter(None, [os.environ.get("PYTHONPATH")])])
-    env = {"DLPIPE_HOME": str(chosen.home_dir), "PYTHONPATH": path}
-    return Stack(chosen.home_dir, [*workers, beat], own, env, on_worker_death)
+    env = {**loaded().handed_on, "DLPIPE_HOME": str(chosen.home_dir), "PYTHONPATH": path}
+    return Stack(chosen.home_dir, [*workers, helper, beat], own, env, on_worker_death)
 
 
 @cache
@@ -319,7 +343,8 @@ def prepare() -> None:
     """Before a worker or a beat starts: what the embedded default has to have running."""
     own = private_redis()
     if own is not None:
-        own.keep()
+        with _usable(settings().home_dir):
+            own.keep()
     database()
 
 

@@ -228,7 +228,7 @@ class Demo:
                 [sys.executable, "-m", "dlpipe", "fetch", "-i", str(self.works), "--json"],
                 cwd=self.base, env=self.env, stdin=subprocess.DEVNULL, stdout=out, stderr=err,
             )  # fmt: skip
-        self.tell("dlpipe fetch -i works.csv --json: starts a private Redis, two workers, a scheduler")
+        self.tell("dlpipe fetch -i works.csv --json: starts a private Redis, workers, a scheduler")
 
     def _kill_a_worker(self) -> Kill:
         """Kill -9 the process that streams the large file, once the file is part-way."""

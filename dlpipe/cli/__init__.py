@@ -84,4 +84,9 @@ def main(args: list[str] | None = None) -> None:
         if error.hint:
             click.echo(f"  {error.hint}", err=True)
         sys.exit(EXIT_USAGE if isinstance(error, InvalidInput | Misconfigured) else EXIT_FAILED)
+    except OSError as error:
+        where = f" ({error.filename})" if error.filename else ""
+        click.echo(f"error: {error.strerror or type(error).__name__}{where} [system_error]", err=True)
+        click.echo("  The system refused it: look at the path, its permissions and the room that is left.", err=True)
+        sys.exit(EXIT_FAILED)
     sys.exit(code if isinstance(code, int) else EXIT_OK)

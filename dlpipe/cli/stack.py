@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import time
 
@@ -20,7 +21,8 @@ Examples:
   DLPIPE_HOME=/srv/dlpipe dlpipe up
 """
 )
-def up() -> int:
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object when all of it runs.")
+def up(as_json: bool) -> int:
     """Run workers, scheduler and a private Redis here until Ctrl-C.
 
     Logs are in DLPIPE_HOME/log. A process that ends is started again; when this command ends, all of them do.
@@ -37,12 +39,15 @@ def up() -> int:
             "'celery -A dlpipe worker' and 'celery -A dlpipe beat'."
         )
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    wiring.database()  # made here when there is none, so that it is said here and not in a worker's log
     if not made.try_start():
         output.note(f"a stack runs already on {chosen.home_dir}; `dlpipe status` tells more")
         return EXIT_FAILED
     try:
         pids = ", ".join(f"{name} {pid}" for name, pid in made.pids.items())
         output.note(f"running on {chosen.home_dir} ({pids}); Ctrl-C ends it, logs are in {chosen.home_dir / 'log'}")
+        if as_json:
+            output.as_json({"home": str(chosen.home_dir), "pid": os.getpid(), "services": made.pids})
         while True:
             made.poll()
             time.sleep(POLL_S)
@@ -56,20 +61,24 @@ def up() -> int:
 @click.command()
 @click.option("--timeout", "timeout_s", type=click.FloatRange(min=0), default=40.0, show_default=True,
               help="Seconds to wait for the end.")  # fmt: skip
-def down(timeout_s: float) -> int:
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object: whether nothing runs any more.")
+def down(timeout_s: float, as_json: bool) -> int:
     """End what `up` or `fetch` runs on this data directory."""
     from dlpipe import wiring
     from dlpipe.embedded import stack
 
     home = wiring.settings().home_dir
-    if stack.running(home) is None:
+    ran = stack.running(home) is not None
+    stopped = not ran or stack.ask_to_stop(home, timeout_s)
+    if not ran:
         output.note(f"nothing runs on {home}")
-        return EXIT_OK
-    if stack.ask_to_stop(home, timeout_s):
+    elif stopped:
         output.note("stopped")
-        return EXIT_OK
-    output.note(f"it did not end within {timeout_s:.0f} s, or runs where this process cannot reach it")
-    return EXIT_FAILED
+    else:
+        output.note(f"it did not end within {timeout_s:.0f} s, or runs where this process cannot reach it")
+    if as_json:
+        output.as_json({"stopped": stopped})
+    return EXIT_OK if stopped else EXIT_FAILED
 
 
 @click.command()

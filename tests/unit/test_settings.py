@@ -1,0 +1,186 @@
+"""Settings mean the same in every folder, an empty one is none, and a wrong one is a sentence without its value."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dlpipe import cli, wiring
+from dlpipe.core.errors import Misconfigured
+from dlpipe.embedded.stack import Stack
+from dlpipe.settings import load
+
+
+@pytest.fixture(autouse=True)
+def _here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def wired(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[pytest.MonkeyPatch]:
+    """Settings of this process, read anew."""
+    monkeypatch.setenv("DLPIPE_HOME", str(tmp_path / "data"))
+    cached = (wiring.loaded, wiring.database, wiring.prepare)
+    for each in cached:
+        each.cache_clear()
+    yield monkeypatch
+    for each in cached:
+        each.cache_clear()
+
+
+# ── relative paths ────────────────────────────────────────────────────────────────────────────────
+
+
+def test_what_is_relative_is_made_absolute_and_handed_on(tmp_path: Path) -> None:
+    env = {
+        "DLPIPE_HOME": "data",
+        "DLPIPE_STORE_ROOT": "files",
+        "DLPIPE_DATABASE_URL": "sqlite:///x.db?timeout=3",
+        "DLPIPE_NET_LIMITS_FILE": "limits.toml",
+        "DLPIPE_TORRENTS_CA_FILE": "ca.pem",
+        "DLPIPE_TORRENTS_LOCAL_PATH": "torrents",
+    }
+    found = load(env)
+    chosen = found.settings
+    assert (chosen.home, chosen.store.root) == (tmp_path / "data", tmp_path / "files")
+    assert chosen.database_uri == f"sqlite:///{tmp_path}/x.db?timeout=3"
+    assert chosen.net.limits_file == tmp_path / "limits.toml"
+    assert (chosen.torrents.ca_file, chosen.torrents.local_path) == (tmp_path / "ca.pem", tmp_path / "torrents")
+    assert found.handed_on.keys() == env.keys()
+    assert load({**env, **found.handed_on}).settings == chosen
+
+
+def test_what_is_relative_in_the_file_is_handed_on_with_the_file(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "dlpipe.toml").write_text('log_level = "ERROR"\n[store]\nroot = "files"\n')
+    found = load({})
+    assert found.file == tmp_path / "dlpipe.toml"
+    assert found.handed_on == {
+        "DLPIPE_CONFIG": str(tmp_path / "dlpipe.toml"),
+        "DLPIPE_HOME": str(tmp_path / "dlpipe-data"),
+        "DLPIPE_STORE_ROOT": str(tmp_path / "files"),
+    }
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert load(found.handed_on).settings == found.settings
+
+
+def test_a_relative_config_is_found_from_elsewhere(tmp_path: Path) -> None:
+    (tmp_path / "my.toml").write_text('log_level = "ERROR"\n')
+    assert load({"DLPIPE_CONFIG": "my.toml"}).handed_on["DLPIPE_CONFIG"] == str(tmp_path / "my.toml")
+
+
+@pytest.mark.parametrize("url", ["sqlite:////srv/x.db", "sqlite://", "sqlite:///:memory:", "sqlite:///file:x?uri=true"])
+def test_an_address_that_is_no_relative_path_stays_as_it_is(url: str) -> None:
+    found = load({"DLPIPE_DATABASE_URL": url})
+    assert found.settings.database_uri == url
+    assert "DLPIPE_DATABASE_URL" not in found.handed_on
+
+
+# ── empty and wrong values ────────────────────────────────────────────────────────────────────────
+
+
+def test_an_empty_value_is_none(tmp_path: Path) -> None:
+    names = ("HOME", "CONFIG", "DATABASE_URL", "REDIS_URL", "BROKER_URL", "STORE_ROOT", "NODE", "NET_PORTS")
+    found = load({f"DLPIPE_{name}": "" for name in names})
+    assert found.settings == load({}).settings
+    assert found.settings.home == tmp_path / "dlpipe-data"
+    assert found.sources == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("DATABASE_URL", "hunter2"),
+        ("DATABASE_URL", "postgresql+psycopg://u:hunter2@h:port/d"),
+        ("DATABASE_URL", "postgresql+hunter2://h/d"),
+        ("REDIS_URL", "hunter2"),
+        ("REDIS_URL", "redis://:hunter2@h:port/0"),
+        ("REDIS_URL", "http://hunter2/"),
+        ("BROKER_URL", "redis://:hunter2@h:port/0"),
+        ("BROKER_URL", "redis://[hunter2"),
+        ("HOME", "~hunter2-is-nobody/x"),
+    ],
+)
+def test_what_cannot_be_read_is_refused_without_repeating_it(name: str, value: str) -> None:
+    with pytest.raises(Misconfigured) as refused:
+        load({f"DLPIPE_{name}": value})
+    assert refused.value.code == "setting_invalid"
+    assert f"DLPIPE_{name}" in str(refused.value)
+    assert "hunter2" not in str(refused.value)
+
+
+@pytest.mark.parametrize("value", ["hunter2", "hunter2://h/"])
+def test_a_broker_that_celery_does_not_know_is_refused(value: str) -> None:
+    with pytest.raises(Misconfigured) as refused:
+        load({"DLPIPE_BROKER_URL": value, "DLPIPE_REDIS_URL": "redis://h/0"})
+    assert refused.value.code == "setting_invalid"
+    assert "hunter2" not in str(refused.value)
+
+
+def test_addresses_of_all_kinds_are_taken() -> None:
+    load({"DLPIPE_DATABASE_URL": "postgresql+psycopg://u:p@h/d", "DLPIPE_BROKER_URL": "rediss://:p@h:6380/1"})
+    load({"DLPIPE_REDIS_URL": "unix:///run/redis.sock?db=1"})
+    load({"DLPIPE_BROKER_URL": "amqp://u:p@h//", "DLPIPE_REDIS_URL": "redis://h"})
+
+
+def test_a_missing_driver_is_named_with_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    with pytest.raises(Misconfigured) as refused:
+        load({"DLPIPE_DATABASE_URL": "postgresql+psycopg://u:hunter2@h/d"})
+    assert refused.value.code == "driver_missing"
+    assert refused.value.hint.startswith("pip install 'dlpipe[postgres]'")
+    assert "hunter2" not in str(refused.value)
+
+
+def test_a_file_that_is_no_text_cannot_be_read(tmp_path: Path) -> None:
+    (tmp_path / "dlpipe.toml").write_bytes(b"\xff\xfe")
+    with pytest.raises(Misconfigured) as refused:
+        load({})
+    assert refused.value.code == "config_unreadable"
+
+
+# ── what is made of them ──────────────────────────────────────────────────────────────────────────
+
+
+def test_a_home_that_cannot_be_made_is_a_sentence(wired: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    wired.setenv("DLPIPE_HOME", str(tmp_path / "file" / "data"))
+    for make in (wiring.database, wiring.prepare, lambda: wiring.stack(print)):
+        with pytest.raises(Misconfigured) as refused:
+            make()
+        assert (refused.value.code, bool(refused.value.hint)) == ("home_unusable", True)
+
+
+def test_downloads_and_all_else_have_workers_of_their_own(wired: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    wired.setenv("DLPIPE_WORKER_THREADS", "7")
+    wired.setenv("DLPIPE_STORE_ROOT", "files")
+    made = wiring.stack(print)
+    assert isinstance(made, Stack)
+    argv = {each.service.name: list(each.service.argv) for each in made._services}
+    assert list(argv) == ["worker1", "worker2", "helper", "beat"]
+    for name, wanted in {
+        "worker1": ["7", "-Q", "net"],
+        "worker2": ["7", "-Q", "net"],
+        "helper": ["2", "-X", "net"],
+    }.items():
+        at = argv[name].index("-c") + 1
+        assert argv[name][at : at + 3] == wanted
+    assert made._services[0]._env["DLPIPE_STORE_ROOT"] == str(tmp_path / "files")
+
+
+def test_an_error_of_the_system_is_a_sentence(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(**_: object) -> None:
+        raise PermissionError(13, "Permission denied", "/srv/x")
+
+    monkeypatch.setattr(cli.dlpipe, "main", refuse)
+    with pytest.raises(SystemExit) as ended:
+        cli.main([])
+    assert ended.value.code == 1
+    assert "error: Permission denied (/srv/x) [system_error]" in capsys.readouterr().err
