@@ -13,7 +13,8 @@ import click
 
 from dlpipe.cli import EXIT_FAILED, EXIT_OK, output, records
 from dlpipe.cli.inputs import inputs, requests
-from dlpipe.cli.placing import place_in
+from dlpipe.cli.placing import place_in, prepare
+from dlpipe.core.urls import redact
 
 POLL_S = 0.1
 LOOK_UP = 400
@@ -32,45 +33,59 @@ Examples:
 \b
 Files live in DLPIPE_HOME (./dlpipe-data unless set). What is there already is not fetched again, and an
 interrupted fetch goes on from the bytes that are there.
+Files under --out may be hardlinks of the store's and are read-only: copy one before you change it.
 Servers on this machine or in private networks are refused unless DLPIPE_ALLOW_PRIVATE=1.
 Exit status: 0 all completed or skipped, 1 some failed, 2 wrong use, 130 interrupted.
 """
 )
 @inputs
 @click.option(
-    "--out", type=click.Path(file_okay=False, path_type=Path), help="Also put the files there, under readable names."
+    "--out",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Also put the files there, under readable names (read-only, hardlinked where possible).",
+)
+@click.option(
+    "--timeout",
+    type=click.FloatRange(min=0),
+    metavar="SECONDS",
+    help="Give up waiting after so long, with exit status 1; the jobs go on when a stack runs again.",
 )
 @click.option("--retry", is_flag=True, help="Try files again that failed for good before.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per job when it ends.")
 @click.option("-q", "--quiet", is_flag=True, help="No progress, only errors and results.")
 def fetch(
-    urls: tuple[str, ...], files: tuple[str, ...], format_: str, out: Path | None, retry: bool, as_json: bool,
-    quiet: bool, **common: Any,
+    urls: tuple[str, ...], files: tuple[str, ...], format_: str, out: Path | None, timeout: float | None,
+    retry: bool, as_json: bool, quiet: bool, **common: Any,
 ) -> int:  # fmt: skip
     """Fetch files now, on this machine, and wait for them.
 
     Starts what it needs (a private Redis, workers, a scheduler) and ends it again; nothing to install.
     """
     wanted = requests(urls, files, format_, **common)
+    if out is not None:
+        prepare(out)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    job = _Fetch(out, retry, as_json, quiet)
+    job = _Fetch(out, timeout, retry, as_json, quiet)
     return job.run(wanted)
 
 
 @dataclass(slots=True)
-class _Waiting:
+class _Asked:
     url: str
     scope: Any
+    sha256: str | None
 
 
 @dataclass
 class _Fetch:
     out: Path | None
+    timeout: float | None
     retry: bool
     as_json: bool
     quiet: bool
+    unplaced: bool = False
     ended: list[dict[str, Any]] = field(default_factory=list)
-    waiting: dict[str, list[_Waiting]] = field(default_factory=dict)
+    waiting: dict[str, list[_Asked]] = field(default_factory=dict)
 
     def run(self, wanted: Iterator[dict[str, Any]]) -> int:
         from dlpipe import wiring
@@ -104,29 +119,24 @@ class _Fetch:
                 self._end(records.of_refusal(answered, url))
                 continue
             scope, job_id, outcome = answered.spec.scope, answered.answer.job_id, answered.answer.outcome
+            asked = _Asked(url or "", scope, answered.spec.expected_sha256)
             if outcome == "failed" and self.retry:
                 with self.deps.database.write() as unit:
                     unit.jobs.retry(scope, job_id)
                 outcome = "known"
             if outcome in ("created", "known"):
-                self.waiting.setdefault(job_id, []).append(_Waiting(url or "", scope))
+                self.waiting.setdefault(job_id, []).append(asked)
             else:
-                self._ended_before(scope, job_id, url or "", answered.answer.hint)
+                self._ended_before(asked, job_id, answered.answer.hint)
 
-    def _ended_before(self, scope: Any, job_id: str, url: str, hint: str) -> None:
+    def _ended_before(self, asked: _Asked, job_id: str, hint: str) -> None:
         with self.deps.database.read() as unit:
-            view = unit.jobs.get(scope, job_id)
+            view = unit.jobs.get(asked.scope, job_id)
         if view is not None:
-            record = records.of_job(self.deps, view, url, held_before=True)
+            record = records.of_job(self.deps, view, asked.url, held_before=True)
             if hint:
                 record["error_message_safe"] = f"{record['error_message_safe'] or view.status}. {hint}"
-            if record["path"] is not None and not Path(record["path"]).exists():
-                record |= {
-                    "status": "failed",
-                    "error_code": "file_missing",
-                    "error_message_safe": "it was fetched before, but its file is gone from the store",
-                }
-            self._end(record)
+            self._end(record | records.lost(self.deps, view, asked.sha256))
 
     # ── waiting ───────────────────────────────────────────────────────────────────────────────────
 
@@ -134,16 +144,19 @@ class _Fetch:
         from dlpipe.cli.progress import watching
         from dlpipe.pipeline.planner import nudge
 
-        total = len(self.ended) + len(self.waiting)
+        began, moved = time.monotonic(), False
+        ends = None if self.timeout is None else began + self.timeout
+        done = len(self.ended)
         try:
-            with watching(self.deps, total, shown=not self.quiet) as display:
+            with watching(self.deps, done + len(self.waiting), done=done, shown=not self.quiet) as display:
                 self._turn(stack)
                 nudge(self.deps)  # the messages are there before the workers have started
-                began, moved = time.monotonic(), False
                 while self.waiting:
                     self._turn(stack)
                     looked = time.monotonic()
                     moved = self._look(display) or moved
+                    if ends is not None and time.monotonic() >= ends:
+                        break
                     if stack is None and not moved and time.monotonic() - began > NO_WORKER_S:
                         output.note("no worker has taken a job yet; is one running? (celery -A dlpipe worker)")
                         moved = True
@@ -154,6 +167,27 @@ class _Fetch:
         finally:
             if stack is not None:
                 stack.stop(STOP_GRACE_S)
+        if self.waiting:
+            self._give_up()
+
+    def _give_up(self) -> None:
+        """Tell how the jobs stand that are not done in time. What ended while the stack stopped counts."""
+        for job_id, waits in self.waiting.items():
+            with self.deps.database.read() as unit:
+                view = unit.jobs.get(waits[0].scope, job_id)
+            if view is None:
+                continue
+            for wait in waits:
+                record = records.of_job(self.deps, view, wait.url)
+                if view.status in records.ENDED:
+                    record |= records.lost(self.deps, view, None)
+                else:
+                    last = f"; last: {view.error_message_safe}" if view.error_message_safe else ""
+                    record["error_message_safe"] = (
+                        f"not done within {self.timeout:g} seconds{last}. It goes on when a stack runs again, "
+                        "with `dlpipe up` or the same fetch"
+                    )
+                self._end(record)
 
     def _turn(self, stack: Any) -> None:
         """See to it that somebody runs the stack: we do, or whoever was here before us."""
@@ -174,8 +208,9 @@ class _Fetch:
                     moved = moved or view.run > 0
                     if view.status in records.ENDED:
                         for wait in self.waiting.pop(view.job_id):
-                            self._end(records.of_job(self.deps, view, wait.url))
-                            display.ended(self.ended[-1])
+                            # Its bytes were hashed just now, on the way into the store.
+                            self._end(records.of_job(self.deps, view, wait.url) | records.lost(self.deps, view, None))
+                        display.ended(self.ended[-1])  # once, however often it was asked for
                     else:
                         display.going(view)
         display.refresh()
@@ -185,7 +220,15 @@ class _Fetch:
 
     def _end(self, record: dict[str, Any]) -> None:
         if self.out is not None and record["path"] is not None and record["status"] in ("completed", "skipped"):
-            record["out_path"] = str(place_in(self.out, record))
+            record["out_path"] = None
+            try:
+                record["out_path"] = str(place_in(self.out, record))
+            except OSError as error:
+                self.unplaced = True
+                output.note(
+                    f"not put under {output.safe(self.out)}: {output.safe(redact(record['url']))}: "
+                    f"{error.strerror or error}; it is in the store: {output.safe(record['path'])}"
+                )
         self.ended.append(record)
         if self.as_json:
             output.as_json(record)
@@ -197,13 +240,13 @@ class _Fetch:
                 ["status", "size", "how", "file"],
                 (
                     (r["status"], output.size(r["byte_size"]), r["dedupe_action"] or "-",
-                     r.get("out_path") or r["path"] or r["url"])
+                     r.get("out_path") or r["path"] or redact(r["url"] or ""))
                     for r in self.ended
                 ),
             )  # fmt: skip
         for record in bad:
+            code = f" [{record['error_code']}]" if record["error_code"] else ""
             output.note(
-                f"{record['status']}: {output.safe(record['url'])}: {record['error_message_safe']} "
-                f"[{record['error_code']}]"
+                f"{record['status']}: {output.safe(redact(record['url'] or ''))}: {record['error_message_safe']}{code}"
             )
-        return EXIT_FAILED if bad else EXIT_OK
+        return EXIT_FAILED if bad or self.unplaced else EXIT_OK

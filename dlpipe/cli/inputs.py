@@ -5,15 +5,18 @@ from __future__ import annotations
 import contextlib
 import csv
 import json
+import os
+import re
+import stat
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
 from typing import IO, Any
 
 import click
 
 FORMATS = ("auto", "text", "csv", "jsonl")
 _NUMBERS = ("max_bytes", "priority")
+_NUMBER = re.compile(r"-?[0-9]{1,18}\Z")
 
 
 def inputs(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -53,9 +56,33 @@ def requests(urls: tuple[str, ...], files: tuple[str, ...], format_: str, **comm
         raise click.UsageError("--sha256 names one file; with several URLs use a CSV or JSONL file.")
     given = {name: value for name, value in common.items() if value is not None}
     for file in files:
-        if file != "-" and not Path(file).is_file():
-            raise click.UsageError(f"{file} is not a file that can be read.")
+        _check(file)
     return _all(urls, files, format_, given)
+
+
+def _check(file: str) -> None:
+    """Anything that can be read, also a pipe; a pipe is not opened yet, since it can be opened once only."""
+    if file == "-":
+        if sys.stdin is None:
+            raise click.UsageError("Standard input is closed; give a file with -i FILE.")
+        return
+    try:
+        mode = os.stat(file).st_mode
+        if stat.S_ISREG(mode):
+            open(file, "rb").close()
+    except (OSError, ValueError) as error:
+        raise _unreadable(file, error) from None
+    if stat.S_ISDIR(mode) or not os.access(file, os.R_OK):
+        raise click.UsageError(f"{file} is not a file that can be read.")
+
+
+def _unreadable(file: str, error: Exception) -> click.UsageError:
+    reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return click.UsageError(f"{_called(file)} is not a file that can be read: {reason}.")
+
+
+def _called(file: str) -> str:
+    return "standard input" if file == "-" else file
 
 
 def _all(
@@ -64,9 +91,12 @@ def _all(
     for url in urls:
         yield {**given, "url": url}
     for file in files:
-        with _opened(file) as stream:
-            for fields in _read(stream, file, format_):
-                yield {**given, **fields}
+        try:
+            with _opened(file) as stream:
+                for fields in _read(stream, file, format_):
+                    yield {**given, **fields}
+        except (OSError, UnicodeDecodeError) as error:
+            raise _unreadable(file, error) from None
 
 
 @contextlib.contextmanager
@@ -87,7 +117,7 @@ def _read(stream: IO[str], name: str, format_: str) -> Iterator[dict[str, Any]]:
         case "jsonl":
             yield from _jsonl(_again(first, lines))
         case "csv":
-            yield from _csv(_again(first, lines))
+            yield from _csv(_again(first, lines), name)
         case _:
             yield from _text(_again(first, lines))
 
@@ -100,7 +130,10 @@ def _again(first: str, rest: Iterator[str]) -> Iterator[str]:
 def _format(name: str, first: str) -> str:
     if name.endswith((".jsonl", ".ndjson")) or first.lstrip().startswith("{"):
         return "jsonl"
-    header = [cell.strip().lower() for cell in next(csv.reader([first]), [])]
+    try:
+        header = [cell.strip().lower() for cell in next(csv.reader([first]), [])]
+    except csv.Error:
+        header = []
     if name.endswith(".csv") or (len(header) > 1 and "url" in header):
         return "csv"
     return "text"
@@ -113,12 +146,26 @@ def _text(lines: Iterator[str]) -> Iterator[dict[str, Any]]:
             yield {"url": text}
 
 
-def _csv(lines: Iterator[str]) -> Iterator[dict[str, Any]]:
-    for row in csv.DictReader(lines):
+def _csv(lines: Iterator[str], name: str) -> Iterator[dict[str, Any]]:
+    for row in _rows(lines, name):
         fields = {(name or "?").strip().lower(): value.strip() for name, value in row.items() if isinstance(value, str)}
         fields = {name: value for name, value in fields.items() if value}
         if fields:
             yield {name: _number(name, value) for name, value in fields.items()}
+
+
+def _rows(lines: Iterator[str], name: str) -> Iterator[dict[Any, Any]]:
+    at = 0
+
+    def counted() -> Iterator[str]:
+        nonlocal at
+        for at, line in enumerate(lines, start=1):  # noqa: B007 - told in the error below
+            yield line
+
+    try:
+        yield from csv.DictReader(counted())
+    except csv.Error as error:
+        raise click.UsageError(f"{_called(name)}, line {at}: {error}.") from None
 
 
 def _jsonl(lines: Iterator[str]) -> Iterator[dict[str, Any]]:
@@ -133,4 +180,5 @@ def _jsonl(lines: Iterator[str]) -> Iterator[dict[str, Any]]:
 
 
 def _number(name: str, value: str) -> Any:
-    return int(value) if name in _NUMBERS and value.lstrip("-").isascii() and value.lstrip("-").isdigit() else value
+    """What is no number stays text, and is refused with its line."""
+    return int(value) if name in _NUMBERS and _NUMBER.match(value) else value

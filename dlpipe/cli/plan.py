@@ -8,8 +8,9 @@ from typing import Any
 
 import click
 
-from dlpipe.cli import EXIT_FAILED, EXIT_OK, output
+from dlpipe.cli import EXIT_FAILED, EXIT_OK, output, records
 from dlpipe.cli.inputs import inputs, requests
+from dlpipe.core.urls import redact
 
 
 @click.command(
@@ -52,12 +53,13 @@ def plan(
         url = given.pop(answered.position)
         if isinstance(answered, Refusal):
             summary.refuse(answered)
+            shown = output.safe(redact(url)) if isinstance(url, str) else "without a URL"
             output.note(
-                f"refused: no. {answered.position} {output.safe(url)}: {answered.message} [{answered.code}] "
-                f"{answered.hint}"
+                f"refused: no. {answered.position} {shown}: {answered.message} [{answered.code}] {answered.hint}"
             )
             if as_json:
-                output.as_json({"url": url, "outcome": "refused", "job_id": None, **asdict(answered)})
+                told = records.as_given(answered, url)
+                output.as_json({"url": told, "outcome": "refused", "job_id": None, **asdict(answered)})
             continue
         summary.add(answered.answer)
         if as_json:

@@ -5,13 +5,16 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol
 
 from dlpipe.cli import output
 from dlpipe.core.model import JobView
+from dlpipe.core.urls import redact
 from dlpipe.pipeline.deps import Deps
 
 SHOWN_JOBS = 8
+_AT_ONCE = timedelta(seconds=1)
 
 
 class Display(Protocol):
@@ -21,14 +24,23 @@ class Display(Protocol):
 
 
 @contextmanager
-def watching(deps: Deps, total: int, *, shown: bool) -> Iterator[Display]:
+def watching(deps: Deps, total: int, *, done: int, shown: bool) -> Iterator[Display]:
     if not shown:
         yield _Silent()
     elif sys.stderr.isatty():
-        with _Bars(deps, total) as bars:
+        with _Bars(deps, total, done) as bars:
             yield bars
     else:
-        yield _Lines(total)
+        yield _Lines(total, done)
+
+
+def waits_until(view: JobView) -> str | None:
+    """The time of day, and the day when it is another, until which the job waits; None when it need not."""
+    now = datetime.now(UTC)
+    if view.due_at is None or view.due_at <= now + _AT_ONCE:
+        return None
+    due = view.due_at.astimezone()
+    return due.strftime("%H:%M:%S" if due.date() == now.astimezone().date() else "%Y-%m-%d %H:%M:%S")
 
 
 class _Silent:
@@ -38,19 +50,29 @@ class _Silent:
 
 
 class _Lines(_Silent):
-    def __init__(self, total: int) -> None:
-        self._done, self._total = 0, total
+    def __init__(self, total: int, done: int) -> None:
+        self._done, self._total = done, total
+        self._told: set[tuple[str, str | None]] = set()
+
+    def going(self, view: JobView) -> None:
+        """One line for each job and reason that it waits for."""
+        until = waits_until(view)
+        if until is None or (view.job_id, view.error_code) in self._told:
+            return
+        self._told.add((view.job_id, view.error_code))
+        why = f"{output.safe(view.error_message_safe)} [{view.error_code}]" if view.error_code else "planned for then"
+        output.note(f"waiting until {until}: {output.safe(redact(view.url))}: {why}")
 
     def ended(self, record: Mapping[str, Any]) -> None:
         self._done += 1
         size = output.size(record["byte_size"])
-        output.note(f"[{self._done}/{self._total}] {record['status']} {size} {output.safe(record['url'])}")
+        output.note(f"[{self._done}/{self._total}] {record['status']} {size} {output.safe(redact(record['url']))}")
 
 
 class _Bars:
     """One bar for all jobs, and one for each of the first few that are moving."""
 
-    def __init__(self, deps: Deps, total: int) -> None:
+    def __init__(self, deps: Deps, total: int, done: int) -> None:
         from rich.console import Console
         from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
@@ -64,7 +86,7 @@ class _Bars:
             transient=True,
         )
         self._total = total
-        self._done = self._failed = 0
+        self._done, self._failed = done, 0
         self._all = self._bars.add_task("0 of 0", total=None)
         self._bytes = 0
         self._rows: dict[str, Any] = {}
@@ -103,5 +125,6 @@ class _Bars:
             if job_id not in self._rows:
                 self._rows[job_id] = self._bars.add_task("", total=None)
             name = output.safe(view.url.split("?", 1)[0].rpartition("/")[2])[-40:]
-            state = view.error_code if view.due_at is not None and view.error_code else view.state
+            until = waits_until(view)
+            state = f"{view.error_code} until {until}" if until and view.error_code else view.state
             self._bars.update(self._rows[job_id], description=f"  {name} {state}", completed=done, total=total)

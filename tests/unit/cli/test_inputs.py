@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 from typing import Any
 
@@ -55,3 +57,45 @@ def test_a_file_that_is_not_there_and_no_input_at_all_are_wrong_use() -> None:
         requests((), (), "auto")
     with pytest.raises(click.UsageError):
         requests(("https://e.org/a", "https://e.org/b"), (), "auto", sha256="0" * 64)
+
+
+def test_a_number_that_is_none_is_passed_on_as_text_to_be_refused(tmp_path: Path) -> None:
+    lines = "".join(f"https://e.org/a,{value}\n" for value in ("--5", "-5", "5", "\u0665", "1e3", "9" * 5000))
+    found = [fields["max_bytes"] for fields in read("url,max_bytes\n" + lines, tmp_path, "a.csv")]
+    assert found == ["--5", -5, 5, "\u0665", "1e3", "9" * 5000]
+
+
+@pytest.mark.parametrize("before", ["url,work_id\nhttps://e.org/a,W\n", ""])
+def test_a_broken_table_names_its_file_and_line(before: str, tmp_path: Path) -> None:
+    with pytest.raises(click.UsageError, match=rf"a\.csv, line {before.count(chr(10)) + 1}: "):
+        read(before + "x" * 200_000 + "\n", tmp_path, "a.csv")
+
+
+def test_a_closed_standard_input_is_wrong_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", None)
+    for urls, files in (((), ("-",)), (("-",), ())):
+        with pytest.raises(click.UsageError, match="closed"):
+            requests(urls, files, "auto")
+
+
+def test_pipes_are_read_and_folders_and_unreadable_files_are_wrong_use(tmp_path: Path) -> None:
+    end, other = os.pipe()
+    os.write(other, b"https://e.org/a\n")
+    os.close(other)
+    assert [fields["url"] for fields in requests((), (f"/dev/fd/{end}",), "auto")] == ["https://e.org/a"]
+    os.close(end)
+    for file in (str(tmp_path), str(tmp_path / "none"), "a\0b"):
+        with pytest.raises(click.UsageError, match="can be read"):
+            requests((), (file,), "auto")
+
+
+def test_a_file_that_cannot_be_opened_is_wrong_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "a.txt"
+    file.write_text("https://e.org/a\n")
+
+    def refused(*_: object, **__: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr("builtins.open", refused)
+    with pytest.raises(click.UsageError, match="Permission denied"):
+        requests((), (str(file),), "auto")
