@@ -18,7 +18,7 @@ def test_the_round_is_scheduled_only_where_a_client_is_set() -> None:
     assert "sync_torrents" not in defaults.config(load({}).settings)["beat_schedule"]
     config = defaults.config(load({**SET, "DLPIPE_TORRENTS_EVERY_S": "20"}).settings)
     entry = config["beat_schedule"]["sync_torrents"]
-    assert entry == {"task": "dlpipe.sync_torrents", "schedule": 20.0, "options": {"expires": 20.0}}
+    assert entry == {"task": "dlpipe.sync_torrents", "schedule": 20.0, "options": {"expires": 60.0}}
     queues = {task: config["task_routes"][f"dlpipe.{task}"]["queue"] for task in
               ("sync_torrents", "enqueue_download", "register_download")}  # fmt: skip
     assert queues == {"sync_torrents": "beat", "enqueue_download": "net", "register_download": "disk"}
