@@ -14,6 +14,7 @@ import click
 from dlpipe.cli import EXIT_FAILED, EXIT_OK, output, records
 from dlpipe.cli.inputs import inputs, requests
 from dlpipe.cli.placing import place_in
+from dlpipe.core.urls import redact
 
 POLL_S = 0.1
 LOOK_UP = 400
@@ -95,7 +96,7 @@ class _Fetch:
         def remembered() -> Iterator[dict[str, Any]]:
             for position, fields in enumerate(wanted, start=1):
                 url = fields.get("url")
-                given[position] = url if isinstance(url, str) else None
+                given[position] = redact(url) if isinstance(url, str) else None
                 yield fields
 
         for answered in plan_each(self.deps, remembered()):

@@ -10,6 +10,7 @@ import click
 
 from dlpipe.cli import EXIT_FAILED, EXIT_OK, output
 from dlpipe.cli.inputs import inputs, requests
+from dlpipe.core.urls import redact
 
 
 @click.command(
@@ -41,11 +42,12 @@ def plan(
 
     wanted = requests(urls, files, format_, mirrors=list(mirrors) or None, **common)
     summary = PlanSummary()
-    given: dict[int, Any] = {}
+    given: dict[int, str | None] = {}
 
     def remembered() -> Iterator[dict[str, Any]]:
         for position, fields in enumerate(wanted, start=1):
-            given[position] = fields.get("url")
+            url = fields.get("url")
+            given[position] = redact(url) if isinstance(url, str) else None
             yield fields
 
     for answered in plan_each(deps(), remembered()):
@@ -53,7 +55,7 @@ def plan(
         if isinstance(answered, Refusal):
             summary.refuse(answered)
             output.note(
-                f"refused: no. {answered.position} {output.safe(url)}: {answered.message} [{answered.code}] "
+                f"refused: no. {answered.position} {output.safe(url or '')}: {answered.message} [{answered.code}] "
                 f"{answered.hint}"
             )
             if as_json:

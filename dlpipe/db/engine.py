@@ -70,6 +70,7 @@ class SqlDatabase:
         if self.url.get_backend_name() == "sqlite":
             engine = sa.create_engine(
                 self.url,
+                hide_parameters=True,
                 poolclass=sa.pool.QueuePool,
                 pool_size=self._pool_size,
                 max_overflow=64,
@@ -80,6 +81,7 @@ class SqlDatabase:
             return engine
         return sa.create_engine(
             self.url,
+            hide_parameters=True,  # among them are URLs, and a driver's error shows up in logs
             pool_size=self._pool_size,
             max_overflow=8,
             pool_pre_ping=True,
