@@ -18,6 +18,8 @@ from tests.world import World, blobs, sha256, staged
 NET = NetPolicy(
     connect_s=10.0, read_s=20.0, head_s=20.0, retries=1, max_retry_sleep_s=1.0, allow_private=True, max_redirects=4
 )
+STREAM = StreamPolicy(overlap_bytes=65_536)
+"""As the wiring sets it by default."""
 
 
 class Pipeline(World):
@@ -33,7 +35,7 @@ class Pipeline(World):
         """From now on under these bounds."""
         self.close()
         self.hub = Hub(net, sleep=self.slept.append, chance=lambda: 0.5, **hub)
-        policy = replace(self.deps.policy, stream=stream or StreamPolicy())
+        policy = replace(self.deps.policy, stream=stream or STREAM)
         self.deps = replace(self.deps, source=HttpSource(self.hub), policy=policy, clock=time.monotonic)
 
     def again(self, job_id: str) -> None:

@@ -12,7 +12,6 @@ import pytest
 
 from dlpipe.core.states import State
 from dlpipe.db import SqlDatabase
-from dlpipe.pipeline.deps import StreamPolicy
 from tests.hostile import (
     CUT,
     ETAG,
@@ -32,7 +31,7 @@ from tests.hostile import (
 from tests.hostile import part as a_part
 from tests.hostile_rows import BLIND, CUT_OFF, ROWS
 from tests.origin import Asked, Origin, Say, Then, answer
-from tests.pipeline import NET, Pipeline, assert_holds
+from tests.pipeline import NET, STREAM, Pipeline, assert_holds
 from tests.world import sha256
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
@@ -69,7 +68,7 @@ def pipeline(make: Callable[[], Pipeline]) -> Pipeline:
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.id)
 def test_row(row: Row, origin: Origin, pipeline: Pipeline) -> None:
     url, job = held(row, origin, pipeline)
-    pipeline.surroundings(replace(NET, **row.net), replace(StreamPolicy(), **row.stream))
+    pipeline.surroundings(replace(NET, **row.net), replace(STREAM, **row.stream))
     origin.on("/f", play(row, row.get))
     before = len(origin.asked)
     if job is None:

@@ -12,6 +12,8 @@ from dlpipe.core.flow import OpType
 from dlpipe.core.ports import Answer, Part
 from dlpipe.core.results import HeadResult, ResumeResult
 from dlpipe.pipeline.deps import Deps
+from dlpipe.pipeline.stages.digested import file_agrees, range_agrees
+from dlpipe.pipeline.stages.flips import flips_of
 from dlpipe.pipeline.stages.pace import Pace
 from dlpipe.pipeline.stages.resume import remote_of
 from dlpipe.pipeline.stages.room import Admission
@@ -32,6 +34,7 @@ class Fetch:
         self._policy = deps.policy.stream
         self._head = in_run(work.results, OpType.HEAD, HeadResult)
         self._prefix_matched = in_run(work.results, OpType.RESUME, ResumeResult).reason == resume.SAME_PREFIX
+        self._flips = flips_of(deps.source)
         self._url = work.job.request_url
         self._begun_at: str | None = None
         """The URL that the held bytes came from, as far as this claim knows."""
@@ -101,7 +104,7 @@ class Fetch:
     def _in_segments(self) -> bool:
         """Over several connections, where that is wanted and safe; False: one has to do it, or the rest of it."""
         remote = remote_of(self._head)
-        first = self._url == self._job.request_url and not self._restarts
+        first = self._url == self._job.request_url and not self._restarts and not self._resume_is_off()
         if not first or remote is None or not segments.suits(remote, self._deps.policy.segments):
             return False
         self._check_size(remote.content_length or 0)
@@ -117,7 +120,7 @@ class Fetch:
         self.content_type = self._head.content_type
         if not whole:
             return False
-        agreed = digests.agree(ours.declared, {"sha-256": bytes.fromhex(self._part.sha256)})
+        agreed = file_agrees(self._part, ours.declared, self._lease.check)
         return agreed is not False or self._restart("digest_mismatch")
 
     def _vouch(self) -> None:
@@ -128,6 +131,9 @@ class Fetch:
     def _want(self) -> ranges.Want:
         """How the held bytes may be gone on with from this URL; from the start when nothing allows it."""
         facts = self._part.facts if self._part.offset else None
+        if facts is not None and self._resume_is_off():
+            self._part.rewind(0)
+            facts = None
         if facts is None:
             return ranges.Want(max_bytes=self._max_bytes)
         start = max(1, self._part.offset - self._policy.overlap_bytes)
@@ -153,13 +159,40 @@ class Fetch:
             moved = facts is not None and answer.final_url_sha256 != facts.final_url_sha256
             if answer.status == 206 and moved and self._url == self._begun_at:
                 return self._restart("final_url_changed")  # row 42: another place's validators say nothing
-            match ranges.judge(answer.status, answer.headers, answer.framing, want):
+            judged = ranges.judge(answer.status, answer.headers, answer.framing, want)
+            self._note_flip(answer, want, judged)
+            match judged:
+                case ranges.Restart() if self._is_all(answer):
+                    return True
                 case ranges.Restart(reason=reason):
                     return self._restart(reason)
                 case ranges.Append() as append:
                     return self._take(answer, append)
                 case reject:
                     raise reject.failure()
+
+    def _resume_is_off(self) -> bool:
+        return self._flips.off(self.host or "", self._deps.clock())
+
+    def _note_flip(self, answer: Answer, want: ranges.Want, judged: ranges.Judgement) -> None:
+        """Row 36: the answer to a range is of another file than the one that is held."""
+        if want.if_range is None:
+            return
+        is_other = isinstance(judged, ranges.Restart) and judged.reason.startswith("validator_")
+        if answer.status == 200:
+            is_other = resume.validator(ranges.facts(200, answer.headers, answer.final_url_sha256)) != want.if_range
+        if is_other:
+            self._flips.note(self.host or "", self._deps.clock())
+
+    def _is_all(self, answer: Answer) -> bool:
+        """Row 30: the server has no more than is held, and that is the very file that was asked for."""
+        held, wanted = self._part.offset, self._job.expected_sha256
+        if answer.status != 416 or ranges.unsatisfied_total(answer.headers) != held or self._part.sha256 != wanted:
+            return False
+        self._check_size(held)
+        self.resumed_from = self.resumed_from or held
+        self.content_type = self._head.content_type
+        return True
 
     def _take(self, answer: Answer, append: ranges.Append) -> bool:
         self._admission.ask(append.total)
@@ -175,8 +208,13 @@ class Fetch:
         received = self._copy(answer, append)
         if received is None:
             return self._restart("overlap_differs")  # row 37: the same validator, other bytes
-        expected = digests.expected_digests(answer.headers).of_file(answer.status)
-        agreed = digests.agree(expected, {"sha-256": bytes.fromhex(self._part.sha256)})
+        agreed, expected = None, digests.expected_digests(answer.headers)
+        if append.length is None or received == append.length:
+            end, content = append.offset + received, expected.of_range(answer.status)
+            if range_agrees(self._part, append.offset, end, content, self._lease.check) is False:
+                return self._restart("digest_mismatch")  # row 44
+            if append.total is None or end >= append.total:
+                agreed = file_agrees(self._part, expected.of_file(answer.status), self._lease.check)
         if agreed is None and self._job.expected_sha256 is not None:
             agreed = self._part.sha256 == self._job.expected_sha256 or None
         match ranges.verdict(

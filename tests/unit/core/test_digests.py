@@ -15,6 +15,8 @@ SHA256 = hashlib.sha256(BODY).digest()
 SHA512 = hashlib.sha512(BODY).digest()
 B256 = base64.b64encode(SHA256).decode()
 B512 = base64.b64encode(SHA512).decode()
+MD5 = hashlib.md5(BODY, usedforsecurity=False).digest()
+BMD5 = base64.b64encode(MD5).decode()
 LOOSE = B256[:-2] + chr(ord(B256[-2]) + 1) + "="
 
 
@@ -55,6 +57,40 @@ def test_content_digest_of_a_200_is_of_the_whole_file_and_that_of_a_206_is_not()
     assert expected == Expected((Digest("sha-256", SHA256),), (Digest("sha-512", SHA512),))
     assert {d.algorithm for d in expected.of_file(200)} == {"sha-256", "sha-512"}
     assert {d.algorithm for d in expected.of_file(206)} == {"sha-512"}
+    assert {d.algorithm for d in expected.of_range(206)} == {"sha-256"}
+    assert expected.of_range(200) == ()
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        pytest.param([("Content-MD5", BMD5)], [MD5], id="md5"),
+        pytest.param([("Content-MD5", MD5.hex())], [], id="md5 in hex"),
+        pytest.param([("Content-MD5", BMD5), ("Content-MD5", BMD5)], [], id="md5 twice"),
+        pytest.param([("x-goog-hash", f"crc32c=AAAAAA==,md5={BMD5}")], [MD5], id="google"),
+        pytest.param([("x-goog-hash", "crc32c=AAAAAA=="), ("x-goog-hash", f"md5={BMD5}")], [MD5], id="google, lines"),
+        pytest.param([("x-goog-hash", "crc32c=AAAAAA==")], [], id="google, crc32c alone"),
+        pytest.param([("x-goog-hash", f"md5={BMD5}, md5={BMD5}")], [], id="google, twice"),
+        pytest.param(
+            [("x-goog-hash", f"md5={BMD5}"), ("x-goog-stored-content-encoding", "gzip")], [], id="google, stored coded"
+        ),
+        pytest.param(
+            [("x-goog-hash", f"md5={BMD5}"), ("x-goog-stored-content-encoding", "identity")], [MD5], id="google, plain"
+        ),
+        pytest.param([("x-amz-checksum-sha256", B256)], [SHA256], id="amazon"),
+        pytest.param([("x-amz-checksum-sha256", f"{B256}-3")], [], id="amazon, composite"),
+        pytest.param(
+            [("x-amz-checksum-sha256", B256), ("x-amz-checksum-type", "COMPOSITE")], [], id="amazon, composite by type"
+        ),
+        pytest.param([("ETag", f'"{MD5.hex()}"')], [], id="an ETag is none"),
+    ],
+)
+def test_older_fields_count_where_they_are_plainly_of_the_whole_file(
+    lines: list[tuple[str, str]], expected: list[bytes]
+) -> None:
+    found = expected_digests(Headers(lines))
+    assert [digest.value for digest in found.of_file(200)] == expected
+    assert found.of_file(206) == found.of_range(206) == ()
 
 
 def test_agree_compares_what_it_can_and_says_so_when_that_is_nothing() -> None:
