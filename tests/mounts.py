@@ -10,6 +10,10 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
+from tests.conftest import absent
+
 _TIMEOUT_S = 100
 _REPOSITORY = Path(__file__).resolve().parents[1]
 
@@ -20,21 +24,26 @@ def _unshare() -> list[str]:
     return ["unshare", *own, "--mount", "--propagation", "private"]
 
 
-def missing() -> str:
-    """Why no file system can be mounted here; empty when one can."""
+def need() -> None:
+    """Pass the test over where nothing can be mounted. What a machine does not allow is nobody's fault, also in CI."""
     if shutil.which("unshare") is None:
-        return "no `unshare` to mount a file system in private with: install the Debian package util-linux"
+        absent("no `unshare` to mount a file system in private with: install the Debian package util-linux")
     tried = subprocess.run([*_unshare(), "mount", "-t", "tmpfs", "tmpfs", "/mnt"], capture_output=True)
-    return "" if tried.returncode == 0 else "this machine lets us mount nothing, not even in a namespace of our own"
+    if tried.returncode != 0:
+        pytest.skip("this machine lets us mount nothing, not even in a namespace of our own")
 
 
-def missing_xfs() -> str:
-    """Why no file system with reflinks can be mounted here; empty when one can."""
-    if os.geteuid() != 0:
-        return "only root may mount a file as a disk"
+def need_disks() -> None:
+    """The same for file systems in a file."""
+    need()
+    if os.geteuid() != 0 or not list(Path("/dev").glob("loop*")):
+        pytest.skip("only root may mount a file as a disk, and only with loop devices")
+
+
+def need_xfs() -> None:
+    need_disks()
     if shutil.which("mkfs.xfs") is None:
-        return "no mkfs.xfs to make a file system with reflinks: install the Debian package xfsprogs"
-    return missing()
+        absent("no mkfs.xfs to make a file system with reflinks: install the Debian package xfsprogs")
 
 
 def in_private(scene: Callable[[Path], None], folder: Path) -> None:
@@ -49,8 +58,7 @@ def in_private(scene: Callable[[Path], None], folder: Path) -> None:
     )
     done = subprocess.run(
         [*_unshare(), sys.executable, "-c", code, str(folder)],
-        cwd=_REPOSITORY,
-        env={**os.environ, "PYTHONPATH": str(_REPOSITORY)},
+        cwd=_REPOSITORY,  # where Python looks for modules first
         capture_output=True,
         text=True,
         timeout=_TIMEOUT_S,
@@ -67,7 +75,8 @@ def mount(kind: str, at: Path, *options: str, device: str = "none") -> Path:
 
 
 def remount(at: Path, *options: str) -> None:
-    subprocess.run(["mount", "-o", ",".join(["remount", *options]), str(at)], check=True, capture_output=True)
+    # Of this mount alone (`bind`): the file system's own flags are not for an ordinary user to change.
+    subprocess.run(["mount", "-o", ",".join(["remount,bind", *options]), str(at)], check=True, capture_output=True)
 
 
 def unmount(at: Path) -> None:

@@ -8,18 +8,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from dlpipe import wiring
 from dlpipe.core.model import Scope
 from dlpipe.net.client import Hub
 from dlpipe.net.policy import NetPolicy
 from dlpipe.pipeline.deps import StreamPolicy
+from dlpipe.settings import Settings
 from dlpipe.sources.http import HttpSource
 from tests.world import World, blobs, sha256, staged
 
 NET = NetPolicy(
     connect_s=10.0, read_s=20.0, head_s=20.0, retries=1, max_retry_sleep_s=1.0, allow_private=True, max_redirects=4
 )
-STREAM = StreamPolicy(overlap_bytes=65_536)
-"""As the wiring sets it by default."""
+POLICY = wiring.policy(Settings())
+"""As shipped."""
 
 
 class Pipeline(World):
@@ -29,13 +31,14 @@ class Pipeline(World):
         super().__post_init__()
         self.hub: Hub | None = None
         self.slept: list[float] = []
+        self.deps = replace(self.deps, policy=POLICY)
         self.surroundings()
 
     def surroundings(self, net: NetPolicy = NET, stream: StreamPolicy | None = None, **hub: Any) -> None:
         """From now on under these bounds."""
         self.close()
         self.hub = Hub(net, sleep=self.slept.append, chance=lambda: 0.5, **hub)
-        policy = replace(self.deps.policy, stream=stream or STREAM)
+        policy = replace(self.deps.policy, stream=stream or POLICY.stream)
         self.deps = replace(self.deps, source=HttpSource(self.hub), policy=policy, clock=time.monotonic)
 
     def again(self, job_id: str) -> None:

@@ -17,7 +17,6 @@ from dlpipe.core.ports import BlobStore
 from dlpipe.core.results import DedupeAction
 from dlpipe.store import Linking, LocalBlobStore, links
 from tests import mounts
-from tests.conftest import absent
 from tests.parts import BODY, DIGEST, WRONG, brought, path_of, published, put
 from tests.world import blobs, no_links, staged
 
@@ -240,8 +239,7 @@ def shared_blocks(path: Path) -> bool:
 @pytest.mark.slow
 @pytest.mark.integration
 def test_on_xfs_the_copies_share_their_blocks(tmp_path: Path) -> None:
-    if reason := mounts.missing_xfs():
-        absent(reason)
+    mounts.need_xfs()
     mounts.in_private(_on_xfs, tmp_path)
 
 

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from tests import systemcalls
-from tests.conftest import absent
 from tests.fleet import REPOSITORY
 from tests.systemcalls import Call
 
@@ -67,8 +66,7 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def calls(places: Path, sqlite_template: Path) -> list[Call]:
-    if reason := systemcalls.missing():
-        absent(reason)
+    systemcalls.need()
     (places / "ledger.db").write_bytes(sqlite_template.read_bytes())
     arguments = [str(places / "ledger.db"), str(places / "new" / "store"), str(places / "marks")]
     return systemcalls.traced(_PROGRAM + _AFTER_A_CRASH, arguments, places / "trace", REPOSITORY)
