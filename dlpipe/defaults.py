@@ -39,9 +39,6 @@ def config(settings: Settings) -> dict[str, Any]:
         "task_acks_late": True,
         "task_reject_on_worker_lost": True,
         "worker_prefetch_multiplier": 1,
-        # Downloads wait for the network, and threads hear of a shutdown: what they do is handed back.
-        "worker_pool": "threads",
-        "worker_concurrency": 8,
         "worker_cancel_long_running_tasks_on_connection_loss": False,
         "worker_send_task_events": False,
         "task_send_sent_event": False,

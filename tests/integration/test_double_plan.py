@@ -31,9 +31,9 @@ database.check_schema()
 for begin in range(0, len(specs), {ROUND}):
     batch = specs[begin : begin + {ROUND}]
     random.shuffle(batch)  # planners must not come to wait for each other in a circle
-    print("ready", flush=True)
-    sys.stdin.readline()
     for first in range(0, len(batch), 10):
+        print("ready", flush=True)
+        sys.stdin.readline()
         with database.write() as unit:
             answers = unit.jobs.plan_if_absent(batch[first : first + 10])
         for answer in answers:
@@ -51,7 +51,7 @@ def test_of_two_who_plan_the_same_at_once_each_job_is_created_by_one(database: S
         for _ in range(PLANNERS)
     ]  # fmt: skip
     told: list[list[str]] = [[] for _ in planners]
-    for _ in range(0, JOBS, ROUND):
+    for _ in range(0, JOBS, 10):
         for planner, lines in zip(planners, told, strict=True):
             assert planner.stdout is not None
             while (line := planner.stdout.readline()) not in ("ready\n", ""):
