@@ -39,6 +39,8 @@ class Fetch:
         self._begun_at: str | None = None
         """The URL that the held bytes came from, as far as this claim knows."""
         self._restarts = 0
+        self._compared = False
+        """Held bytes were compared with this server's, and agreed: from then on its answers are only appended."""
         self._sniffed = False
         limits = [n for n in (self._job.max_bytes, self._policy.max_bytes) if n is not None]
         self._max_bytes = min(limits) if limits else None
@@ -79,7 +81,7 @@ class Fetch:
         self._begun_at = urls[0] if facts else None
         failures: list[StageFailure] = []
         for url in urls:
-            self._url, self._restarts = url, 0
+            self._url, self._restarts, self._compared = url, 0, False
             try:
                 self._bring()
                 while not self._has_wanted_digest():
@@ -136,7 +138,8 @@ class Fetch:
             facts = None
         if facts is None:
             return ranges.Want(max_bytes=self._max_bytes)
-        start = max(1, self._part.offset - self._policy.overlap_bytes)
+        overlap = 0 if self._compared else self._policy.overlap_bytes
+        start = max(1, self._part.offset - overlap)
         elsewhere = self._url != self._begun_at
         if facts.total is not None and elsewhere and self._job.expected_sha256 is not None:
             # Each server has validators of its own; the digest at the end tells whether the bytes fit.
@@ -230,8 +233,10 @@ class Fetch:
                 return True
             case ranges.More():
                 self._part.flush()
-                # A range that ends within what is held would be asked for again for ever.
-                return self._restart("range_brings_nothing") if self._part.offset == before else False
+                if self._part.offset == before and self._compared:
+                    return self._restart("range_brings_nothing")  # it would be asked for again for ever
+                self._compared = True
+                return False
             case ranges.Restart(reason=reason):
                 return self._restart(reason)
             case ranges.Incomplete():
@@ -282,6 +287,7 @@ class Fetch:
 
     def _restart(self, reason: str) -> bool:
         self._restarts += 1
+        self._compared = False
         if self._restarts > self._policy.max_restarts:
             raise Retryable(
                 f"the server's answers do not fit together ({reason})",
