@@ -138,13 +138,13 @@ def register_download(job_id: str) -> str:
 
 @app.task(name="dlpipe.dispatch")
 def dispatch() -> str:
-    with wiring.single_flight("dispatch", ttl_s=60) as ours:
+    with wiring.single_flight("dispatch", ttl_s=30) as ours:
         return str(dispatching.dispatch(deps())) if ours else "another one is at it"
 
 
 @app.task(name="dlpipe.reconcile")
 def reconcile() -> str:
-    with wiring.single_flight("reconcile", ttl_s=300) as ours:
+    with wiring.single_flight("reconcile", ttl_s=60) as ours:
         return str(healing.reconcile(deps())) if ours else "another one is at it"
 
 

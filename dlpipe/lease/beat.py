@@ -16,6 +16,9 @@ log = logging.getLogger(__name__)
 
 PREFIX = "dlpipe:beat:"
 
+_owed: dict[str, str] = {}
+"""Claims of this process that could not be given back, by key: Redis was away, and kept them."""
+
 
 class SingleFlight:
     """`with SingleFlight(redis, "dispatch", ttl_s) as mine:` run the periodic task only if `mine`.
@@ -35,6 +38,8 @@ class SingleFlight:
     def __enter__(self) -> bool:
         token = f"{owner.current()}.{uuid.uuid4().hex}"
         try:
+            if (owed := _owed.pop(self._key, None)) is not None:
+                give_back(self._redis, self._key, owed)
             if not take(self._redis, self._key, token, self._ttl_ms) and not self._inherit(token):
                 return False
         except RedisError as error:
@@ -60,4 +65,5 @@ class SingleFlight:
         try:
             give_back(self._redis, self._key, token)
         except RedisError as failure:
-            log.warning("%s was left to run out: %s", self._key, type(failure).__name__)
+            log.warning("%s is given back later: %s", self._key, type(failure).__name__)
+            _owed[self._key] = token

@@ -63,3 +63,15 @@ def test_the_turn_of_a_killed_process_passes_to_the_next_at_once(client: redis.R
     client.set(PREFIX + "reconcile", "of another machine", px=60_000)
     with SingleFlight(client, "reconcile", 60) as mine:
         assert not mine
+
+
+def test_a_turn_that_could_not_be_given_back_is_given_back_at_the_next(client: redis.Redis) -> None:
+    with tempfile.TemporaryDirectory(prefix="dl") as directory, Valkey(directory) as server, server.client() as line:
+        with SingleFlight(line, "reconcile", 60) as mine:
+            assert mine
+            server.kill()
+        server.start()
+        assert line.exists(PREFIX + "reconcile"), "it is kept in the append-only file"
+        with SingleFlight(line, "reconcile", 60) as again:
+            assert again
+        assert not line.exists(PREFIX + "reconcile")
