@@ -228,14 +228,14 @@ def test_a_pipe_in_the_place_of_a_file_is_refused_without_waiting(place: Place) 
 def test_a_file_that_is_written_while_it_is_hashed_is_not_taken(place: Place, sharing: Sharing) -> None:
     theirs = place.put()
     mode = stat.S_IMODE(theirs.stat().st_mode)
+    with theirs.open("r+b", buffering=0) as older:  # open since before it was made read-only
 
-    def meddle(_: int) -> None:
-        with theirs.open("r+b") as stream:  # as root may, whatever the mode says; or through an older handle
-            stream.write(b"x")
-        os.utime(theirs, ns=(1, 1))
+        def meddle(_: int) -> None:
+            older.write(b"x")
+            os.utime(theirs, ns=(1, 1))
 
-    with pytest.raises(Retryable) as raised:
-        place.adopt(heard=meddle, sharing=sharing)
+        with pytest.raises(Retryable) as raised:
+            place.adopt(heard=meddle, sharing=sharing)
     assert raised.value.code == "file_changed"
     assert place.nothing_taken()
     assert stat.S_IMODE(theirs.stat().st_mode) == mode
