@@ -13,7 +13,7 @@ from dlpipe.core.ports import BlobStore
 from dlpipe.core.results import DedupeAction
 from dlpipe.store import LocalBlobStore
 from tests.parts import BODY, DIGEST, WRONG, path_of, published, put
-from tests.world import blobs, no_links, staged
+from tests.world import blobs, staged
 
 
 @pytest.fixture
@@ -22,13 +22,6 @@ def store(tmp_path: Path) -> BlobStore:
 
 
 # ── copy and unify ────────────────────────────────────────────────────────────────────────────────
-
-
-def test_a_copy_is_a_link_where_that_is_possible(store: BlobStore, tmp_path: Path) -> None:
-    first, other = published(store, tmp_path), store.place("t", "q", DIGEST, ".txt")
-    assert store.copy(first.pointer, other) is DedupeAction.HARDLINK
-    assert os.path.samefile(path_of(store, first), path_of(store, other))
-    assert store.copy(first.pointer, other) is DedupeAction.SKIPPED
 
 
 def first_link_fails(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
@@ -71,39 +64,3 @@ def test_a_damaged_file_is_not_copied_byte_by_byte(
     assert refused.value.code == "store_io_error"
     assert not path_of(store, other).exists()
     assert staged(tmp_path) == []
-
-
-def test_unified_files_share_their_bytes(store: BlobStore, tmp_path: Path) -> None:
-    first, second = published(store, tmp_path), published(store, tmp_path, "q")
-    assert not os.path.samefile(path_of(store, first), path_of(store, second))
-    for _ in range(2):
-        assert store.unify(second.pointer, first.pointer) is DedupeAction.HARDLINK
-        assert os.path.samefile(path_of(store, first), path_of(store, second))
-    assert list(blobs(tmp_path).values()) == [BODY, BODY]
-    assert staged(tmp_path) == []
-
-
-@pytest.mark.parametrize("number", NO_LINKS)
-def test_where_the_file_system_cannot_the_copy_stays(
-    store: BlobStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
-) -> None:
-    first, second = published(store, tmp_path), published(store, tmp_path, "q")
-    inode = path_of(store, second).stat().st_ino
-    monkeypatch.setattr(os, "link", no_links(number))
-    assert store.unify(second.pointer, first.pointer) is DedupeAction.COPY
-    assert path_of(store, second).stat().st_ino == inode
-    assert staged(tmp_path) == []
-
-
-def test_a_reader_of_the_replaced_file_reads_on(store: BlobStore, tmp_path: Path) -> None:
-    first, second = published(store, tmp_path), published(store, tmp_path, "q")
-    with path_of(store, second).open("rb") as reader:
-        assert store.unify(second.pointer, first.pointer) is DedupeAction.HARDLINK
-        assert reader.read() == BODY
-
-
-def test_without_its_twin_a_file_stays(store: BlobStore, tmp_path: Path) -> None:
-    second = published(store, tmp_path, "q")
-    with pytest.raises(Retryable):
-        store.unify(second.pointer, store.place("t", "p", DIGEST, ".bin").pointer)
-    assert list(blobs(tmp_path).values()) == [BODY]
