@@ -77,15 +77,15 @@ class Moves:
     def dispatch(self, limit: int, window: int, per_host: int) -> None:
         expected = room_for(self.jobs, limit, window, per_host)
         with self.database.write() as unit:
-            hints = unit.jobs.take_due(limit, window, per_host)
+            hints = unit.backlog.take_due(limit, window, per_host)
         assert len(hints) == expected
         self._sent(hints, fresh=True)
 
     def dispatch_lost(self) -> None:
         waiting = {job.job_id for job in self.jobs if job.published and job.owner is None}
         with self.database.write() as unit:
-            assert unit.jobs.waiting() == len(waiting)
-            hints = unit.jobs.take_lost(100, -1.0)
+            assert unit.backlog.waiting() == len(waiting)
+            hints = unit.backlog.take_lost(100, -1.0)
         assert {hint.job_id for hint in hints} == waiting
         self._sent(hints, fresh=False)
 
@@ -100,7 +100,7 @@ class Moves:
 
     def unpublish(self, job: Job) -> None:
         with self.database.write() as unit:
-            unit.jobs.unpublish([job.job_id])
+            unit.backlog.unpublish([job.job_id])
         job.published = job.published and job.due == "no"
 
     # ── a worker ──────────────────────────────────────────────────────────────────────────────────
@@ -250,7 +250,7 @@ class Moves:
 
     def reconcile(self) -> None:
         with self.database.read() as unit:
-            expired, live = unit.jobs.expired(100), unit.jobs.held(100)
+            expired, live = unit.backlog.expired(100), unit.backlog.held(100)
         assert {one.job.job_id for one in expired} == {job.job_id for job in self.jobs if job.owner and not job.live}
         assert {one.job.job_id for one in live} == {job.job_id for job in self.jobs if job.live}
         found = [*sorted(expired, key=lambda one: one.job.job_id), *sorted(live, key=lambda one: one.job.job_id)]
@@ -261,7 +261,7 @@ class Moves:
     def orphan(self, one: Held) -> None:
         job, write = self._job(one.job.job_id), after_crash(one.job.attempts, "d", POLICY)
         with self.database.write() as unit:
-            freed = unit.jobs.orphan(one, write)
+            freed = unit.backlog.orphan(one, write)
         assert freed is (job.holds(one.job.fence) and job.owner == one.token)
         if freed:
             job.let_go("now" if write is None else "no")
@@ -277,7 +277,7 @@ class Moves:
 
     def cancel(self, job: Job, scope: Scope) -> None:
         with self.database.write() as unit:
-            status = unit.jobs.cancel(scope, job.job_id)
+            status = unit.owned(scope).cancel(job.job_id)
         if scope == OWN and not job.ended and job.state != "INDEXED":
             job.let_go("no")
             job.state, job.fence = "CANCELED", job.fence + 1
@@ -285,7 +285,7 @@ class Moves:
 
     def retry(self, job: Job, scope: Scope) -> None:
         with self.database.write() as unit:
-            status = unit.jobs.retry(scope, job.job_id)
+            status = unit.owned(scope).retry(job.job_id)
         if scope == OWN and job.status == "failed":
             job.due, job.attempts = "now", 0
             self.retried.add(job.job_id)

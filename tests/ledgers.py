@@ -119,7 +119,7 @@ class Bench:
             case State.CANCELED:
                 scope = self.scope(job_id)
                 with self.database.write() as unit:
-                    unit.jobs.cancel(scope, job_id)
+                    unit.owned(scope).cancel(job_id)
             case _:
                 self.carry(job_id, state)
         return job_id
@@ -136,7 +136,7 @@ class Bench:
     def view(self, job_id: str) -> JobView:
         scope = self.scope(job_id)
         with self.database.read() as unit:
-            found = unit.jobs.get(scope, job_id)
+            found = unit.owned(scope).get(job_id)
         assert found is not None
         return found
 

@@ -46,7 +46,7 @@ class Pipeline(World):
         if self.row(job_id).due_at is None:
             (scope,) = self.sql("SELECT tenant_id, project_id FROM jobs WHERE job_id = :job", job=job_id)
             with self.database.write() as unit:
-                unit.jobs.retry(Scope(scope.tenant_id, scope.project_id), job_id)
+                unit.owned(Scope(scope.tenant_id, scope.project_id)).retry(job_id)
         self.make_due(job_id)
         self.drive()
 

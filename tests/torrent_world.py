@@ -138,7 +138,7 @@ class TorrentWorld:
 
     def artifacts(self, job_id: str) -> list[ArtifactRecord]:
         with self.database.read() as unit:
-            return unit.registry.artifacts_of(DEFAULT, job_id)
+            return unit.owned(DEFAULT).artifacts_of(job_id)
 
 
 def content(number: int = 1, size: int = 50_000) -> bytes:

@@ -174,13 +174,13 @@ class World:
 
     def view(self, job_id: str, scope: Scope = DEFAULT) -> JobView:
         with self.database.read() as unit:
-            found = unit.jobs.get(scope, job_id)
+            found = unit.owned(scope).get(job_id)
         assert found is not None
         return found
 
     def ops(self, job_id: str, scope: Scope = DEFAULT) -> list[OpView]:
         with self.database.read() as unit:
-            return unit.ledger.ops(scope, job_id)
+            return unit.owned(scope).ops(job_id)
 
     def op(self, job_id: str, op: OpType, scope: Scope = DEFAULT) -> OpView:
         """The newest op of that kind."""
@@ -188,7 +188,7 @@ class World:
 
     def artifacts(self, job_id: str, scope: Scope = DEFAULT) -> list[ArtifactRecord]:
         with self.database.read() as unit:
-            return unit.registry.artifacts_of(scope, job_id)
+            return unit.owned(scope).artifacts_of(job_id)
 
     def everything(self) -> dict[str, list[Any]]:
         """All rows of all tables, to tell whether anything changed."""

@@ -122,7 +122,7 @@ class _Fetch:
             asked = _Asked(url or "", scope, answered.spec.expected_sha256)
             if outcome == "failed" and self.retry:
                 with self.deps.database.write() as unit:
-                    unit.jobs.retry(scope, job_id)
+                    unit.owned(scope).retry(job_id)
                 outcome = "known"
             if outcome in ("created", "known"):
                 self.waiting.setdefault(job_id, []).append(asked)
@@ -131,7 +131,7 @@ class _Fetch:
 
     def _ended_before(self, asked: _Asked, job_id: str, hint: str) -> None:
         with self.deps.database.read() as unit:
-            view = unit.jobs.get(asked.scope, job_id)
+            view = unit.owned(asked.scope).get(job_id)
         if view is not None:
             record = records.of_job(self.deps, view, asked.url, held_before=True)
             if hint:
@@ -174,7 +174,7 @@ class _Fetch:
         """Tell how the jobs stand that are not done in time. What ended while the stack stopped counts."""
         for job_id, waits in self.waiting.items():
             with self.deps.database.read() as unit:
-                view = unit.jobs.get(waits[0].scope, job_id)
+                view = unit.owned(waits[0].scope).get(job_id)
             if view is None:
                 continue
             for wait in waits:
@@ -203,7 +203,7 @@ class _Fetch:
         for scope, ids in by_scope.items():
             for begin in range(0, len(ids), LOOK_UP):
                 with self.deps.database.read() as unit:
-                    views = unit.jobs.get_many(scope, ids[begin : begin + LOOK_UP])
+                    views = unit.owned(scope).get_many(ids[begin : begin + LOOK_UP])
                 for view in views:
                     moved = moved or view.run > 0
                     if view.status in records.ENDED:

@@ -41,7 +41,7 @@ def jobs(status: str | None, limit: int, after: str | None, tenant_id: str, proj
     from dlpipe.core.model import Scope
 
     with wiring.database().read() as unit:
-        found = unit.jobs.list_(Scope(tenant_id, project_id), Status(status) if status else None, limit, after)
+        found = unit.owned(Scope(tenant_id, project_id)).list_(Status(status) if status else None, limit, after)
     if as_json:
         for view in found:
             output.as_json(_view_dict(view))
@@ -65,7 +65,7 @@ def show(job_id: str, tenant_id: str, project_id: str, as_json: bool) -> int:
     from dlpipe.tasks import deps
 
     with deps().database.read() as unit:
-        view = unit.jobs.get(Scope(tenant_id, project_id), job_id)
+        view = unit.owned(Scope(tenant_id, project_id)).get(job_id)
     if view is None:
         return _unknown(job_id)
     told = {**_view_dict(view), **records.of_job(deps(), view, view.url)}
@@ -91,8 +91,8 @@ def ops(job_id: str, tenant_id: str, project_id: str, as_json: bool) -> int:
 
     scope = Scope(tenant_id, project_id)
     with wiring.database().read() as unit:
-        known = unit.jobs.get(scope, job_id)
-        found = unit.ledger.ops(scope, job_id)
+        known = unit.owned(scope).get(job_id)
+        found = unit.owned(scope).ops(job_id)
     if known is None:
         return _unknown(job_id)
     if as_json:
@@ -142,7 +142,7 @@ def _each(job_ids: tuple[str, ...], tenant_id: str, project_id: str, as_json: bo
             status = wishes.cancel(deps(), scope, job_id)
         else:
             with deps().database.write() as unit:
-                status = unit.jobs.retry(scope, job_id)
+                status = unit.owned(scope).retry(job_id)
         if status is None:
             code = _unknown(job_id)
             continue

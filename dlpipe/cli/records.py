@@ -95,6 +95,6 @@ def of_refusal(refusal: Refusal, url: str | None) -> dict[str, Any]:
 
 def _result(deps: Deps, scope: Scope, job_id: str) -> tuple[ArtifactRecord | None, Mapping[str, Any]]:
     with deps.database.read() as unit:
-        artifacts = unit.registry.artifacts_of(scope, job_id)
-        measures = unit.registry.measures_of(scope, job_id)
+        artifacts = unit.owned(scope).artifacts_of(job_id)
+        measures = unit.owned(scope).measures_of(job_id)
     return (artifacts[-1] if artifacts else None), measures or {}

@@ -94,7 +94,7 @@ def status(as_json: bool) -> int:
     counts: dict[str, int] = {}
     if not fresh:
         with wiring.database().read() as unit:
-            counts = {status.value: n for status, n in unit.jobs.counts(None).items()}
+            counts = {status.value: n for status, n in unit.jobs.counts().items()}
     told = {
         "home": str(chosen.home_dir),
         "redis": "private" if chosen.private_redis else "elsewhere",

@@ -14,9 +14,12 @@ from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from dlpipe.core.errors import LedgerUnavailable, Misconfigured
+from dlpipe.core.model import Scope
 from dlpipe.db import schema
+from dlpipe.db.backlog import SqlBacklog
 from dlpipe.db.jobs import SqlJobs
 from dlpipe.db.ledger import SqlLedger
+from dlpipe.db.owned import SqlOwned
 from dlpipe.db.registry import SqlRegistry
 from dlpipe.db.torrents import SqlTorrents
 
@@ -36,9 +39,13 @@ class SqlUnit:
     def __init__(self, connection: sa.Connection) -> None:
         self._connection = connection
         self.jobs = SqlJobs(connection)
+        self.backlog = SqlBacklog(connection)
         self.ledger = SqlLedger(connection)
         self.registry = SqlRegistry(connection)
         self.torrents = SqlTorrents(connection)
+
+    def owned(self, scope: Scope) -> SqlOwned:
+        return SqlOwned(self._connection, scope)
 
     def rollback(self) -> None:
         self._connection.rollback()

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import json
-from typing import Any
-
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
 from dlpipe.core import results as codec
 from dlpipe.core.errors import LeaseLost
 from dlpipe.core.flow import OpType
-from dlpipe.core.model import ArtifactJob, OpView, Scope
+from dlpipe.core.model import ArtifactJob
 from dlpipe.core.ports import StartedOp
 from dlpipe.core.results import Recorded, Result, Results
 from dlpipe.db.clock import now
-from dlpipe.db.rows import is_uuid
-from dlpipe.db.schema import artifact_jobs, artifact_ops, jobs
+from dlpipe.db.schema import artifact_jobs, artifact_ops
 
 _O = artifact_ops.c
 
@@ -117,35 +113,3 @@ class SqlLedger:
             sa.select(_O.op_type, _O.result_json).where(_O.op_key == op_key, _O.state == "finished")
         ).first()
         return codec.decode(OpType(row.op_type), row.result_json) if row else None
-
-    def ops(self, scope: Scope, job_id: str) -> list[OpView]:
-        if not is_uuid(job_id):
-            return []
-        rows = self._connection.execute(
-            sa.select(artifact_ops)
-            .join(jobs, jobs.c.job_id == _O.job_id)
-            .where(_O.job_id == job_id, jobs.c.tenant_id == scope.tenant_id, jobs.c.project_id == scope.project_id)
-            .order_by(_O.run, _O.fence, _O.started_at)
-        )
-        return [_view(row) for row in rows]
-
-
-_HIDDEN = frozenset({"v", "pointer", "known_pointer"})
-"""Pointers never leave through a public interface (JOB-4)."""
-
-
-def _view(row: Any) -> OpView:
-    result = None
-    if row.result_json:
-        result = {k: v for k, v in json.loads(row.result_json).items() if k not in _HIDDEN}
-    return OpView(
-        op_key=row.op_key,
-        run=row.run,
-        op_type=row.op_type,
-        state=row.state,
-        fence=row.fence,
-        started_at=row.started_at,
-        finished_at=row.finished_at,
-        result_code=row.result_code,
-        result=result,
-    )

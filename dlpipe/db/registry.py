@@ -9,11 +9,10 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
-from dlpipe.core.model import ArtifactRecord, Scope
+from dlpipe.core.model import ArtifactRecord
 from dlpipe.core.ports import FirstCopy, KnownBlob
 from dlpipe.db.clock import after, now
 from dlpipe.db.planning import insert_ignoring
-from dlpipe.db.rows import is_uuid
 from dlpipe.db.schema import artifacts, hash_index, job_artifacts, manifest, url_index
 
 _H, _U, _A = hash_index.c, url_index.c, artifacts.c
@@ -126,53 +125,6 @@ class SqlRegistry:
             self._connection.execute(
                 sa.insert(manifest).values(artifact_uuid=artifact_uuid, job_id=job_id, created_at=now(), **facts)
             )
-
-    def artifacts_of(self, scope: Scope, job_id: str) -> list[ArtifactRecord]:
-        if not is_uuid(job_id):
-            return []
-        rows = self._connection.execute(
-            sa.select(artifacts)
-            .join(job_artifacts, job_artifacts.c.artifact_uuid == _A.artifact_uuid)
-            .where(
-                job_artifacts.c.job_id == job_id,
-                job_artifacts.c.role == "result",
-                _A.tenant_id == scope.tenant_id,
-                _A.project_id == scope.project_id,
-            )
-            .order_by(job_artifacts.c.position)
-        )
-        return [
-            ArtifactRecord(
-                artifact_uuid=row.artifact_uuid,
-                scope=Scope(row.tenant_id, row.project_id),
-                artifact_type=row.artifact_type,
-                storage_backend=row.storage_backend,
-                storage_pointer=row.storage_pointer,
-                content_type=row.content_type,
-                byte_size=row.byte_size,
-                sha256=row.sha256,
-                schema_version=row.schema_version,
-                created_by_job_id=row.created_by_job_id,
-                created_at=row.created_at,
-            )
-            for row in rows
-        ]
-
-    def measures_of(self, scope: Scope, job_id: str) -> Mapping[str, Any] | None:
-        if not is_uuid(job_id):
-            return None
-        row = self._connection.execute(
-            sa.select(manifest)
-            .join(artifacts, _A.artifact_uuid == manifest.c.artifact_uuid)
-            .where(
-                manifest.c.job_id == job_id,
-                _A.tenant_id == scope.tenant_id,
-                _A.project_id == scope.project_id,
-            )
-            .order_by(manifest.c.created_at.desc(), manifest.c.run.desc())
-            .limit(1)
-        ).first()
-        return dict(row._mapping) if row is not None else None
 
 
 def _url_sha256(canonical_url: str) -> str:

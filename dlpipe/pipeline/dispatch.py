@@ -15,7 +15,7 @@ def dispatch(deps: Deps) -> int:
     sent = 0
     while True:
         with deps.database.write() as unit:
-            hints = unit.jobs.take_due(policy.batch, policy.window, policy.window_per_host)
+            hints = unit.backlog.take_due(policy.batch, policy.window, policy.window_per_host)
         _send(deps, hints)
         sent += len(hints)
         if len(hints) < policy.batch:
@@ -29,13 +29,13 @@ def dispatch_lost(deps: Deps) -> int:
     so the messages can never grow beyond the jobs.
     """
     with deps.database.read() as unit:
-        waiting = unit.jobs.waiting()
+        waiting = unit.backlog.waiting()
     held = deps.publisher.waiting()
     if held is None or waiting <= held:
         return 0
     missing = waiting - held
     with deps.database.write() as unit:
-        hints = unit.jobs.take_lost(min(missing, deps.policy.batch), deps.policy.lost_after_s)
+        hints = unit.backlog.take_lost(min(missing, deps.policy.batch), deps.policy.lost_after_s)
     _send(deps, hints)
     return len(hints)
 
@@ -49,5 +49,5 @@ def _send(deps: Deps, hints: Sequence[Hint]) -> None:
         deps.publisher.publish(hints)
     except Exception:
         with deps.database.write() as unit:
-            unit.jobs.unpublish([hint.job_id for hint in hints])
+            unit.backlog.unpublish([hint.job_id for hint in hints])
         raise

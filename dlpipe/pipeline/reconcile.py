@@ -53,7 +53,7 @@ def reconcile(deps: Deps) -> Report:
 def _release_dead(deps: Deps) -> list[Held]:
     """Leases of processes on this machine that are certainly gone need not be waited for."""
     with deps.database.read() as unit:
-        held = unit.jobs.held(deps.policy.batch)
+        held = unit.backlog.held(deps.policy.batch)
     dead = [one for one in held if deps.leases.owner_is_dead(one.token)]
     for one in dead:
         deps.leases.release_dead(one.job.job_id, one.token)
@@ -63,13 +63,13 @@ def _release_dead(deps: Deps) -> list[Held]:
 def _orphans(deps: Deps, dead: list[Held]) -> tuple[int, int]:
     """Jobs whose holder is gone by the row's clock and by Redis alike: a new run, or the end."""
     with deps.database.read() as unit:
-        expired = unit.jobs.expired(deps.policy.batch)
+        expired = unit.backlog.expired(deps.policy.batch)
     live = deps.leases.live([one.job.job_id for one in expired]) if expired else set()
     requeued = exhausted = 0
     for one in [*dead, *(e for e in expired if e.job.job_id not in live)]:
         write = after_crash(one.job.attempts, deps.debug_id(), deps.policy.retry)
         with deps.database.write() as unit:
-            freed = unit.jobs.orphan(one, write)
+            freed = unit.backlog.orphan(one, write)
         if freed and write is None:
             requeued += 1
         elif freed:

@@ -18,7 +18,7 @@ def cancel(deps: Deps, scope: Scope, job_id: str) -> Status | None:
     With the commit nothing of a worker in the middle of it counts any more; that it also stops is a courtesy.
     """
     with deps.database.write() as unit:
-        status = unit.jobs.cancel(scope, job_id)
+        status = unit.owned(scope).cancel(job_id)
     if status is Status.CANCELED:
         try:
             deps.leases.stop(job_id)

@@ -71,9 +71,9 @@ def test_a_broken_rule_stays_the_error_it_is(bench: Bench) -> None:
 def test_readers_do_not_wait_for_a_writer(bench: Bench) -> None:
     job_id = bench.job()
     with bench.database.write() as writer:
-        writer.jobs.cancel(OWN, job_id)
+        writer.owned(OWN).cancel(job_id)
         with bench.database.read() as reader:
-            view = reader.jobs.get(OWN, job_id)
+            view = reader.owned(OWN).get(job_id)
         assert view is not None
         assert view.status == "pending"  # and see only what is committed
 
@@ -155,13 +155,13 @@ def test_a_server_that_dies_is_told_as_unavailable_and_one_that_returns_is_used_
 
     def cut_between_statements() -> None:
         with database.write() as unit:
-            unit.jobs.cancel(OWN, job_id)
+            unit.owned(OWN).cancel(job_id)
             cut()
-            unit.jobs.retry(OWN, job_id)
+            unit.owned(OWN).retry(job_id)
 
     def cut_before_the_commit() -> None:
         with database.write() as unit:
-            unit.jobs.cancel(OWN, job_id)
+            unit.owned(OWN).cancel(job_id)
             cut()
 
     for broken in (cut_between_statements, cut_before_the_commit):

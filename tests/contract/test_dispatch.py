@@ -21,12 +21,12 @@ ALL = 1000
 
 def due(bench: Bench, limit: int = ALL, window: int = ALL, per_host: int = ALL) -> list[Hint]:
     with bench.database.write() as unit:
-        return unit.jobs.take_due(limit, window, per_host)
+        return unit.backlog.take_due(limit, window, per_host)
 
 
 def lost(bench: Bench, lost_after_s: float, limit: int = ALL) -> list[Hint]:
     with bench.database.write() as unit:
-        return unit.jobs.take_lost(limit, lost_after_s)
+        return unit.backlog.take_lost(limit, lost_after_s)
 
 
 def ids(hints: list[Hint]) -> list[str]:
@@ -134,7 +134,7 @@ def test_waiting_counts_what_is_published_and_held_by_nobody(bench: Bench) -> No
 
 def _waiting(bench: Bench) -> int:
     with bench.database.read() as unit:
-        return unit.jobs.waiting()
+        return unit.backlog.waiting()
 
 
 def test_a_message_that_must_be_lost_is_sent_again_for_what_is_left_of_the_run(bench: Bench) -> None:
@@ -165,8 +165,8 @@ def test_a_hint_that_could_not_be_sent_makes_its_job_due_again(bench: Bench) -> 
     bench.carry(midway, S.HEAD_DONE)
     before = bench.row(midway)
     with bench.database.write() as unit:
-        unit.jobs.unpublish([unstarted, midway, UNKNOWN])
-        unit.jobs.unpublish([])
+        unit.backlog.unpublish([unstarted, midway, UNKNOWN])
+        unit.backlog.unpublish([])
     assert bench.row(midway) == before  # it is in the middle of its run: found as lost, not as due
     assert ids(due(bench)) == [unstarted]
 
@@ -176,8 +176,8 @@ def test_held_and_expired_are_told_apart_by_the_databases_clock(bench: Bench) ->
     bench.hold("head", live, token="live")
     bench.hold("head", over, token="over", ttl_s=0.0)
     with bench.database.read() as unit:
-        held, expired = unit.jobs.held(ALL), unit.jobs.expired(ALL)
-        assert (unit.jobs.held(0), unit.jobs.expired(0)) == ([], [])
+        held, expired = unit.backlog.held(ALL), unit.backlog.expired(ALL)
+        assert (unit.backlog.held(0), unit.backlog.expired(0)) == ([], [])
     assert [(one.job.job_id, one.token) for one in held] == [(live, "live")]
     assert [(one.job.job_id, one.token) for one in expired] == [(over, "over")]
     assert (expired[0].job.state, expired[0].job.run, expired[0].job.fence) == (S.LEASED, 1, 1)
@@ -189,7 +189,7 @@ def test_a_renewed_lease_lives_on(bench: Bench) -> None:
     with bench.database.write() as unit:
         assert unit.jobs.renew([(job_id, job.fence), (UNKNOWN, 1)], 600.0) == {UNKNOWN}
         assert unit.jobs.renew([], 600.0) == set()
-        assert [one.job.job_id for one in unit.jobs.held(ALL)] == [job_id]
+        assert [one.job.job_id for one in unit.backlog.held(ALL)] == [job_id]
 
 
 AT_WORK = (S.LEASED, S.HEAD_DONE, S.RESUME_OK, S.STREAMING, S.FINALIZED, S.INDEXED)
@@ -201,14 +201,14 @@ def abandoned(bench: Bench, state: State) -> ArtifactJob:
     bench.hold("head", job_id)
     bench.set(job_id, state=state, published_at=now(), lease_until=after(-1.0))
     with bench.database.read() as unit:
-        return next(one.job for one in unit.jobs.expired(ALL) if one.job.job_id == job_id)
+        return next(one.job for one in unit.backlog.expired(ALL) if one.job.job_id == job_id)
 
 
 @pytest.mark.parametrize("state", AT_WORK)
 def test_an_orphan_is_due_at_once_under_a_new_fence(bench: Bench, state: State) -> None:
     job = abandoned(bench, state)
     with bench.database.write() as unit:
-        assert unit.jobs.orphan(Held(job, "t"), None) is True
+        assert unit.backlog.orphan(Held(job, "t"), None) is True
     row = bench.row(job.job_id)
     assert (row["state"], row["fence"], row["run"], row["attempts"]) == (state, job.fence + 1, 1, 1)
     assert (row["lease_owner"], row["lease_until"], row["published_at"]) == (None, None, None)
@@ -220,7 +220,7 @@ def test_an_orphan_is_due_at_once_under_a_new_fence(bench: Bench, state: State) 
 def test_an_orphan_whose_attempts_are_used_up_ends(bench: Bench, state: State) -> None:
     job = abandoned(bench, state)
     with bench.database.write() as unit:
-        assert unit.jobs.orphan(Held(job, "t"), FOR_GOOD) is True
+        assert unit.backlog.orphan(Held(job, "t"), FOR_GOOD) is True
     view = bench.view(job.job_id)
     assert (view.state, view.status, view.error_code, view.attempts) == (S.FAILED, Status.FAILED, "http_404", 1)
     assert view.failed_at is not None
@@ -231,7 +231,7 @@ def test_only_the_holder_that_was_seen_is_orphaned(bench: Bench) -> None:
     job = abandoned(bench, S.LEASED)
     before = everything(bench.database)
     with bench.database.write() as unit:
-        assert unit.jobs.orphan(Held(job, "another token"), None) is False
+        assert unit.backlog.orphan(Held(job, "another token"), None) is False
     assert everything(bench.database) == before
 
 

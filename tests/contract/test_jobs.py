@@ -154,7 +154,7 @@ def test_a_recorded_stage_frees_the_lease_and_sets_the_status(bench: Bench, stag
     job_id = bench.job()
     bench.set(job_id, state=source, run=1, fence=1, due_at=None, published_at=now(), attempts=1, **HELD)
     with bench.database.read() as unit:
-        (held,) = unit.jobs.held(10)
+        (held,) = unit.backlog.held(10)
     bench.advance(held.job, stage, target)
     row, whole = bench.row(job_id), bench.whole("jobs", job_id)
     assert (row["state"], row["fence"], row["run"], row["attempts"], row["due_at"]) == (target, 1, 1, 1, None)
@@ -183,7 +183,7 @@ def test_a_step_that_the_table_does_not_have_is_refused_and_changes_nothing(benc
     for state in State:
         bench.set(job_id, state=state, run=1, fence=1, due_at=None, **HELD)
         with bench.database.read() as unit:
-            (held,) = unit.jobs.held(10)
+            (held,) = unit.backlog.held(10)
         before = everything(bench.database)
         for stage in STAGES:
             for target in State:
@@ -223,7 +223,7 @@ def test_a_failure_is_recorded_from_every_state_of_work(bench: Bench, state: Sta
     bench.hold("head", job_id)
     bench.set(job_id, state=state, published_at=now())
     with bench.database.read() as unit:
-        (held,) = unit.jobs.held(10)
+        (held,) = unit.backlog.held(10)
     bench.fail(held.job, write)
     row, whole = bench.row(job_id), bench.whole("jobs", job_id)
     waits = write.due_after_s is not None

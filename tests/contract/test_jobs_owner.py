@@ -24,12 +24,12 @@ NO_JOBS = ["ABCDEFAB-0000-5000-8000-000000000000", "", "x", "not-a-uuid", "0" * 
 
 def cancel(bench: Bench, job_id: str, scope: Scope = OWN) -> Status | None:
     with bench.database.write() as unit:
-        return unit.jobs.cancel(scope, job_id)
+        return unit.owned(scope).cancel(job_id)
 
 
 def retry(bench: Bench, job_id: str, scope: Scope = OWN) -> Status | None:
     with bench.database.write() as unit:
-        return unit.jobs.retry(scope, job_id)
+        return unit.owned(scope).retry(job_id)
 
 
 @pytest.mark.parametrize("state", list(State))
@@ -124,7 +124,7 @@ def test_pages_of_a_list_meet_without_gap_or_overlap(bench: Bench) -> None:
         newest_first = list(connection.scalars(order))
     found: list[str] = []
     with bench.database.read() as unit:
-        while page := unit.jobs.list_(OWN, None, 2, found[-1] if found else None):
+        while page := unit.owned(OWN).list_(None, 2, found[-1] if found else None):
             found += [view.job_id for view in page]
     assert found == newest_first
 
@@ -132,9 +132,9 @@ def test_pages_of_a_list_meet_without_gap_or_overlap(bench: Bench) -> None:
 def test_a_list_can_be_of_one_status(bench: Bench) -> None:
     pending, canceled = bench.in_state(S.PLANNED), bench.in_state(S.CANCELED)
     with bench.database.read() as unit:
-        assert [view.job_id for view in unit.jobs.list_(OWN, Status.CANCELED, 9, None)] == [canceled]
-        assert [view.job_id for view in unit.jobs.list_(OWN, Status.PENDING, 9, None)] == [pending]
-        assert unit.jobs.list_(OWN, Status.COMPLETED, 9, None) == []
+        assert [view.job_id for view in unit.owned(OWN).list_(Status.CANCELED, 9, None)] == [canceled]
+        assert [view.job_id for view in unit.owned(OWN).list_(Status.PENDING, 9, None)] == [pending]
+        assert unit.owned(OWN).list_(Status.COMPLETED, 9, None) == []
 
 
 def test_counts_name_every_status(bench: Bench) -> None:
@@ -145,20 +145,20 @@ def test_counts_name_every_status(bench: Bench) -> None:
         Status.PENDING: 2, Status.CANCELED: 1, Status.FAILED: 1, Status.PROCESSING: 1,
     }  # fmt: skip
     with bench.database.read() as unit:
-        assert unit.jobs.counts(OWN) == expected
-        assert unit.jobs.counts(None) == expected | {Status.PENDING: 3}
+        assert unit.owned(OWN).counts() == expected
+        assert unit.jobs.counts() == expected | {Status.PENDING: 3}
 
 
 Question = Callable[[Unit, Scope, str], Any]
 QUESTIONS: dict[str, Question] = {
-    "get": lambda unit, scope, job_id: unit.jobs.get(scope, job_id),
-    "get_many": lambda unit, scope, job_id: unit.jobs.get_many(scope, [job_id]),
-    "list after": lambda unit, scope, job_id: unit.jobs.list_(scope, None, 9, job_id),
-    "cancel": lambda unit, scope, job_id: unit.jobs.cancel(scope, job_id),
-    "retry": lambda unit, scope, job_id: unit.jobs.retry(scope, job_id),
-    "ops": lambda unit, scope, job_id: unit.ledger.ops(scope, job_id),
-    "artifacts_of": lambda unit, scope, job_id: unit.registry.artifacts_of(scope, job_id),
-    "measures_of": lambda unit, scope, job_id: unit.registry.measures_of(scope, job_id),
+    "get": lambda unit, scope, job_id: unit.owned(scope).get(job_id),
+    "get_many": lambda unit, scope, job_id: unit.owned(scope).get_many([job_id]),
+    "list after": lambda unit, scope, job_id: unit.owned(scope).list_(None, 9, job_id),
+    "cancel": lambda unit, scope, job_id: unit.owned(scope).cancel(job_id),
+    "retry": lambda unit, scope, job_id: unit.owned(scope).retry(job_id),
+    "ops": lambda unit, scope, job_id: unit.owned(scope).ops(job_id),
+    "artifacts_of": lambda unit, scope, job_id: unit.owned(scope).artifacts_of(job_id),
+    "measures_of": lambda unit, scope, job_id: unit.owned(scope).measures_of(job_id),
 }
 
 
@@ -213,8 +213,8 @@ def test_the_owner_gets_answers_to_all_of_it(bench: Bench) -> None:
 def test_lists_and_counts_show_only_the_scopes_own(bench: Bench) -> None:
     mine, theirs = bench.job(), bench.job(tenant_id="other")
     with bench.database.read() as unit:
-        assert [view.job_id for view in unit.jobs.list_(OWN, None, 9, None)] == [mine]
-        assert [view.job_id for view in unit.jobs.get_many(OWN, [mine, theirs, UNKNOWN, "x"])] == [mine]
-        assert unit.jobs.get_many(OWN, []) == []
-        assert unit.jobs.list_(Scope("default", "other"), None, 9, None) == []
-        assert unit.jobs.counts(Scope("other"))[Status.PENDING] == 1
+        assert [view.job_id for view in unit.owned(OWN).list_(None, 9, None)] == [mine]
+        assert [view.job_id for view in unit.owned(OWN).get_many([mine, theirs, UNKNOWN, "x"])] == [mine]
+        assert unit.owned(OWN).get_many([]) == []
+        assert unit.owned(Scope("default", "other")).list_(None, 9, None) == []
+        assert unit.owned(Scope("other")).counts()[Status.PENDING] == 1

@@ -68,8 +68,8 @@ def next_holder(bench: Bench, job: ArtifactJob, *, new_run: bool = False) -> Art
     bench.expire(job.job_id)
     if new_run:
         with bench.database.write() as unit:
-            (gone,) = unit.jobs.expired(9)
-            assert unit.jobs.orphan(gone, None)
+            (gone,) = unit.backlog.expired(9)
+            assert unit.backlog.orphan(gone, None)
     return bench.hold("head", job.job_id, job.run + new_run)
 
 
@@ -257,7 +257,7 @@ def test_ops_are_shown_in_their_order_and_without_pointers(bench: Bench) -> None
     start(bench, later, "c")
     bench.fail(later, FOR_GOOD)
     with bench.database.read() as unit:
-        ops = unit.ledger.ops(OWN, job.job_id)
+        ops = unit.owned(OWN).ops(job.job_id)
     assert [(op.op_key, op.run, op.op_type, op.state) for op in ops] == [
         ("a", 1, "HEAD", "finished"),
         ("b", 1, "FINALIZE", "finished"),

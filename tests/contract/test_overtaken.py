@@ -54,17 +54,17 @@ def finished_by_another(bench: Bench, job: ArtifactJob) -> None:
 
 def orphaned(bench: Bench, job: ArtifactJob) -> None:
     with bench.database.write() as unit:
-        assert unit.jobs.orphan(Held(job, "mine"), None)
+        assert unit.backlog.orphan(Held(job, "mine"), None)
 
 
 def orphaned_for_good(bench: Bench, job: ArtifactJob) -> None:
     with bench.database.write() as unit:
-        assert unit.jobs.orphan(Held(job, "mine"), FOR_GOOD)
+        assert unit.backlog.orphan(Held(job, "mine"), FOR_GOOD)
 
 
 def canceled(bench: Bench, job: ArtifactJob) -> None:
     with bench.database.write() as unit:
-        assert unit.jobs.cancel(OWN, job.job_id) is Status.CANCELED
+        assert unit.owned(OWN).cancel(job.job_id) is Status.CANCELED
 
 
 def canceled_while_it_waited(bench: Bench, job: ArtifactJob) -> None:
@@ -151,8 +151,8 @@ def test_what_was_lost_cannot_be_handed_back_renewed_or_orphaned(
     before = everything(bench.database)
     with bench.database.write() as unit:
         assert unit.jobs.hand_back(job) is False
-        assert unit.jobs.orphan(Held(job, "mine"), None) is False
-        assert unit.jobs.orphan(Held(job, "mine"), FOR_GOOD) is False
+        assert unit.backlog.orphan(Held(job, "mine"), None) is False
+        assert unit.backlog.orphan(Held(job, "mine"), FOR_GOOD) is False
         assert unit.jobs.renew([(job.job_id, job.fence)], 60.0) == {job.job_id}
     assert everything(bench.database) == before
 

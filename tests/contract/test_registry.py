@@ -33,7 +33,7 @@ def record(job_id: str, number: int = 1, sha256: str = SHA) -> ArtifactRecord:
 
 def artifacts(bench: Bench, job_id: str, scope: Scope = OWN) -> list[ArtifactRecord]:
     with bench.database.read() as unit:
-        return unit.registry.artifacts_of(scope, job_id)
+        return unit.owned(scope).artifacts_of(job_id)
 
 
 def test_a_registered_artifact_is_read_as_it_was_written_and_belongs_to_its_job(bench: Bench) -> None:
@@ -219,7 +219,7 @@ def test_measures_are_added_to_what_was_noted_before(bench: Bench) -> None:
         unit.registry.add_artifact(record(job_id))
         unit.registry.note(uuid(1), job_id, {**FACTS, "elapsed_ms": 2**40, "avg_write_mibps": 1.5})
         unit.registry.note(uuid(1), job_id, {"dedupe_action": "hardlink", "quota_json": {"free": 7, "ü": None}})
-        found = unit.registry.measures_of(OWN, job_id)
+        found = unit.owned(OWN).measures_of(job_id)
     assert found is not None
     assert (found["run"], found["sha256"], found["byte_size"]) == (1, SHA, 7)
     assert (found["elapsed_ms"], found["avg_write_mibps"], found["bytes_written"]) == (2**40, 1.5, None)
@@ -234,8 +234,8 @@ def test_the_measures_of_a_job_are_those_of_its_newest_result(bench: Bench) -> N
             unit.registry.add_artifact(record(job_id, number))
             unit.registry.note(uuid(number), job_id, {**FACTS, "run": number})
     with bench.database.read() as unit:
-        found = unit.registry.measures_of(OWN, job_id)
-        assert unit.registry.measures_of(OWN, bench.job()) is None
+        found = unit.owned(OWN).measures_of(job_id)
+        assert unit.owned(OWN).measures_of(bench.job()) is None
     assert found is not None
     assert found["artifact_uuid"] == uuid(2)
 

@@ -187,7 +187,7 @@ def test_finalize_twice_with_the_same_key_answers_the_stored_result(world: World
     with world.database.write() as unit:
         unit.jobs.fail(job, failed)
     with world.database.write() as unit:
-        assert unit.jobs.retry(Scope(), job_id) is Status.PENDING
+        assert unit.owned(Scope()).retry(job_id) is Status.PENDING
     world.drive()
     assert_done_once(world, job_id)
     assert stored(world, key) == before

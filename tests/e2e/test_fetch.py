@@ -175,7 +175,7 @@ def test_a_killed_worker_is_replaced_and_its_job_goes_on(command: Command, web: 
     wait_until(lambda: command.staged_bytes() == 6 << 20, "most of the file is there", 60)
     database = SqlDatabase(f"sqlite:///{command.home / 'ledger.db'}")
     with database.read() as unit:
-        (held,) = unit.jobs.held(10)
+        (held,) = unit.backlog.held(10)
     database.close()
     worker = int(held.token.split(".")[1])
     assert worker in command.services().values()

@@ -102,7 +102,7 @@ def test_planned_again_the_job_is_answered_as_it_stands(world: World) -> None:
 def test_a_canceled_job_is_answered_as_canceled(world: World) -> None:
     job = world.plan(URL)
     with world.database.write() as unit:
-        assert unit.jobs.cancel(Scope(), job) is Status.CANCELED
+        assert unit.owned(Scope()).cancel(job) is Status.CANCELED
     assert planner.plan(world.deps, {"url": URL}).outcome == "canceled"
     assert world.publisher.sent == []
 

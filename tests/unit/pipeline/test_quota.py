@@ -163,7 +163,7 @@ def test_figures_and_decision_are_in_the_manifest(world: World) -> None:
     world.reservations.reserve("v", "somebody", 7 * MIB, 1 << 60)
     job = world.fetch(URL)
     with world.database.read() as unit:
-        measures = unit.registry.measures_of(DEFAULT, job)
+        measures = unit.owned(DEFAULT).measures_of(job)
     assert measures is not None
     assert measures["quota_json"] == {
         "decision": "admitted",

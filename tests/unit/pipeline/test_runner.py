@@ -214,7 +214,7 @@ def test_canceled_in_mid_stream_the_late_bytes_are_not_registered(world: World, 
 
     def cancel() -> None:
         with world.database.write() as unit:
-            assert unit.jobs.cancel(Scope(), job) is Status.CANCELED
+            assert unit.owned(Scope()).cancel(job) is Status.CANCELED
 
     world.source.script(URL, Says(body=[BODY[:HALF], cancel, BODY[HALF:]]))
     assert world.run("stream", job) == Dropped("lease_lost")
@@ -227,6 +227,6 @@ def test_canceled_in_mid_stream_the_late_bytes_are_not_registered(world: World, 
 def overtake(world: World, job: str) -> None:
     """Reconcile gives the job away while its holder sleeps."""
     with world.database.read() as unit:
-        (held,) = unit.jobs.held(10)
+        (held,) = unit.backlog.held(10)
     with world.database.write() as unit:
-        assert unit.jobs.orphan(held, None)
+        assert unit.backlog.orphan(held, None)

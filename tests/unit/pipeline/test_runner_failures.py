@@ -180,7 +180,7 @@ def again(world: World, job: str) -> None:
     with world.database.write() as unit:
         unit.jobs.fail(row, FailureWrite("x", "x", "x", None))
     with world.database.write() as unit:
-        unit.jobs.retry(Scope(), job)
+        unit.owned(Scope()).retry(job)
 
 
 def test_an_op_of_an_earlier_run_keeps_its_first_result(world: World, job: str) -> None:

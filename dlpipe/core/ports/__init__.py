@@ -1,0 +1,42 @@
+"""What the pipeline needs from the outside, as small protocols; each docstring is the contract.
+
+One contract suite in tests/contract/ runs on every adapter and fake of a port.
+"""
+
+from dlpipe.core.ports.blobs import Adopted, BlobStore, Foreign, Part, Staging
+from dlpipe.core.ports.jobs import Backlog, Claim, Claimed, Held, Hint, Jobs, Owned, Past, Refused
+from dlpipe.core.ports.leases import Lease, Leases, Progress, Publisher, Reservations
+from dlpipe.core.ports.ledger import Database, FirstCopy, KnownBlob, Ledger, Registry, StartedOp, Unit
+from dlpipe.core.ports.sources import Answer, Source, TorrentClient
+
+__all__ = [
+    "Adopted",
+    "Answer",
+    "Backlog",
+    "BlobStore",
+    "Claim",
+    "Claimed",
+    "Database",
+    "FirstCopy",
+    "Foreign",
+    "Held",
+    "Hint",
+    "Jobs",
+    "KnownBlob",
+    "Lease",
+    "Leases",
+    "Ledger",
+    "Owned",
+    "Part",
+    "Past",
+    "Progress",
+    "Publisher",
+    "Refused",
+    "Registry",
+    "Reservations",
+    "Source",
+    "Staging",
+    "StartedOp",
+    "TorrentClient",
+    "Unit",
+]

@@ -1,0 +1,144 @@
+"""Bytes: on their way, and at their place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Protocol
+
+from dlpipe.core.downloads import Sharing
+from dlpipe.core.layout import Place
+from dlpipe.core.quota import Room
+from dlpipe.core.remote import PartFacts, RemoteFacts
+from dlpipe.core.results import DedupeAction
+
+
+class Part(Protocol):
+    """Bytes on their way, under an exclusive lock. Progress is what the sidecar vouches for, never the size."""
+
+    @property
+    def facts(self) -> PartFacts | None:
+        """What the sidecar says is here; None for a new or unreadable one."""
+
+    @property
+    def offset(self) -> int:
+        """Where the next byte goes."""
+
+    @property
+    def sha256(self) -> str:
+        """The hash of everything before the offset."""
+
+    @property
+    def path(self) -> str: ...
+
+    def begin(self, remote: RemoteFacts) -> None:
+        """Throw away what is here (unlink, never truncate) and start at offset 0 under these validators."""
+
+    def verify(self, upto: int) -> int:
+        """Re-hash what is held, keep the furthest checkpoint that matches, at most `upto`; answer the offset."""
+
+    def rewind(self, offset: int) -> int:
+        """Go back to `offset`, which is at most what was verified or written; answer where that is."""
+
+    def write(self, data: bytes | memoryview) -> None:
+        """Append at the offset, and checkpoint now and then."""
+
+    def flush(self) -> None:
+        """Let the sidecar vouch for every byte written so far."""
+
+    @property
+    def begun(self) -> RemoteFacts | None:
+        """The file that what is here was begun as, also when nothing is vouched for but pieces further on."""
+
+    def put(self, offset: int, data: bytes | memoryview) -> None:
+        """Write somewhere ahead of the offset. The only method that several threads may call."""
+
+    def keep(self, start: int, end: int, sha256: str) -> None:
+        """Let the sidecar vouch for a piece that was put; the offset moves over all pieces that join it."""
+
+    def verify_pieces(self) -> list[tuple[int, int]]:
+        """Re-hash the pieces ahead of the offset, forget those that are wrong; answer (start, end) of the others."""
+
+    def finish(self) -> tuple[str, int, int]:
+        """Make all bytes durable; answer (sha256, size, milliseconds of fsync)."""
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Bytes held, at most up to the offset where the next one goes."""
+
+    def fileno(self) -> int: ...
+
+    def remove(self) -> None:
+        """Remove part and sidecar."""
+
+
+class Staging(Protocol):
+    def claim(self, tenant: str, canonical_url: str, job_id: str, fence: int) -> AbstractContextManager[Part]:
+        """Lock the part of a URL. A holder of the same job with a lower fence is overtaken: the part is then new.
+
+        Postponed(`part_busy`) when another job holds it; LeaseLost when a later fence of this job does.
+        """
+
+    def room(self, tenant: str, canonical_url: str) -> Room:
+        """The volume that parts lie on, and what this URL's part takes of it. Makes and locks nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Foreign:
+    """A file that somebody else keeps, and goes on keeping: a name under a root that the operator named."""
+
+    root: str
+    parts: tuple[str, ...]
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Adopted:
+    sha256: str
+    size: int
+    pointer: str
+    action: DedupeAction
+
+
+class BlobStore(Protocol):
+    """Bytes named by their sha256. Nothing is ever overwritten."""
+
+    backend: str
+
+    def place(self, tenant: str, project: str, sha256: str, ext: str) -> Place: ...
+
+    def publish(self, part: Part, place: Place, size: int) -> bool:
+        """Give the part's bytes, re-hashed, their final name, durably; True when they were there already.
+
+        Retryable(`part_damaged`) when the bytes do not hash to the name.
+        """
+
+    def holds(self, pointer: str, size: int) -> bool:
+        """Is the blob there with this size? (cheap)"""
+
+    def is_right(self, pointer: str, sha256: str, size: int) -> bool:
+        """Is the blob there and do its bytes hash to its name? (reads it all)"""
+
+    def settle(self, pointer: str) -> None:
+        """Make last what was found right: who put it there may have died before its name did."""
+
+    def copy(self, pointer: str, place: Place) -> DedupeAction:
+        """Put the same bytes at another place, by link where possible, else by copy."""
+
+    def unify(self, pointer: str, twin: str) -> DedupeAction:
+        """Make `pointer` share the bytes of `twin`, atomically; COPY when the file system cannot."""
+
+    def adopt(
+        self, file: Foreign, tenant: str, project: str, ext: str, sharing: Sharing, heard: Callable[[int], None]
+    ) -> Adopted:
+        """Take a foreign file in, hashed; it stays where it is. `heard` gets each number of bytes hashed.
+
+        No symlink is followed on the way to it. Retryable(`torrent_file_missing`, `file_changed`) when it is not there,
+        or not as it was announced; Permanent(`file_refused`) when what is there is not a plain file.
+        """
+
+    def shard(self, pointer: str) -> str:
+        """The folder prefix that spreads blobs, for the manifest."""
+
+    def path(self, pointer: str) -> str:
+        """Where the owner of this machine finds the file."""

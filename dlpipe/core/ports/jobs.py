@@ -1,0 +1,135 @@
+"""The rows of jobs: what stages, reconcile and their owners do to them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from dlpipe.core.flow import StageRow
+from dlpipe.core.model import ArtifactJob, ArtifactRecord, JobSpec, JobView, OpView, PlanAnswer
+from dlpipe.core.recovery import FailureWrite
+from dlpipe.core.states import State, Status
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """The job is ours under `job.fence`."""
+
+    job: ArtifactJob
+
+
+@dataclass(frozen=True, slots=True)
+class Past:
+    """This run has recorded that stage already; the chain may go on."""
+
+    state: State
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The message has nothing to say to the job as it is now; the chain ends. `reason` is for people."""
+
+    reason: str
+
+
+Claim = Claimed | Past | Refused
+
+
+@dataclass(frozen=True, slots=True)
+class Hint:
+    """A message to be sent: the stages that this run has left to do."""
+
+    job_id: str
+    run: int
+    stages: tuple[StageRow, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A lease that the row still mirrors although its time, or its owner, is over."""
+
+    job: ArtifactJob
+    token: str
+
+
+class Jobs(Protocol):
+    """The rows of jobs. Every method is part of the unit's one transaction."""
+
+    def plan_if_absent(self, specs: Sequence[JobSpec]) -> list[PlanAnswer]:
+        """Insert the jobs that no row has yet; answer each in order. Only an equal key counts as present."""
+
+    def claim(self, stage: StageRow, job_id: str, run: int, token: str, ttl_s: float) -> Claim:
+        """Take the job for a stage in one guarded statement, which raises the fence."""
+
+    def advance(self, job: ArtifactJob, stage: StageRow, target: State) -> None:
+        """Enter `target` after the stage's effect, and free the lease.
+
+        LeaseLost when the fence is no longer `job.fence`; IllegalTransition when the table has no such step.
+        """
+
+    def fail(self, job: ArtifactJob, write: FailureWrite) -> None:
+        """End the run without success: wait for the next one, or for good. LeaseLost as above."""
+
+    def hand_back(self, job: ArtifactJob) -> bool:
+        """Free a claim whose work was given up, due again at once; False when it is no longer ours."""
+
+    def renew(self, claims: Sequence[tuple[str, int]], ttl_s: float) -> set[str]:
+        """Extend the mirrored leases of (job id, fence); answer the job ids that are no longer ours."""
+
+    def get_current_state(self, job_id: str) -> State | None: ...
+
+    def counts(self) -> Mapping[Status, int]:
+        """Of all tenants: for operators, never for an owner."""
+
+
+class Backlog(Protocol):
+    """The jobs that wait for a message or for a holder: what dispatch and reconcile go by, across all tenants."""
+
+    def take_due(self, limit: int, window: int, per_host: int) -> list[Hint]:
+        """Mark due jobs as published, as far as the window allows, and answer what to send."""
+
+    def waiting(self) -> int:
+        """How many jobs wait for a message that was sent: published, held by nobody."""
+
+    def take_lost(self, limit: int, lost_after_s: float) -> list[Hint]:
+        """Mark as published again the jobs whose message must be lost: sent long ago, held by nobody."""
+
+    def unpublish(self, job_ids: Sequence[str]) -> None:
+        """The messages could not be sent: the jobs are as if never published."""
+
+    def expired(self, limit: int) -> list[Held]:
+        """Jobs whose mirrored lease has run out."""
+
+    def held(self, limit: int) -> list[Held]:
+        """Jobs whose mirrored lease is live."""
+
+    def orphan(self, held: Held, write: FailureWrite | None) -> bool:
+        """Free the job from a dead holder: a new run is due (None), or it fails for good. Guarded by the fence."""
+
+
+class Owned(Protocol):
+    """What one tenant and project may see and wish. A foreign id is answered exactly as an unknown one."""
+
+    def get(self, job_id: str) -> JobView | None: ...
+
+    def get_many(self, job_ids: Sequence[str]) -> list[JobView]:
+        """Those of these jobs that are the owner's, in no order."""
+
+    def list_(self, status: Status | None, limit: int, after: str | None) -> list[JobView]:
+        """The newest first; `after` is the last job id of the page before."""
+
+    def counts(self) -> Mapping[Status, int]: ...
+
+    def cancel(self, job_id: str) -> Status | None:
+        """Cancel if the table allows it; the status afterwards; None for an unknown or foreign id."""
+
+    def retry(self, job_id: str) -> Status | None:
+        """Make a job that failed for good due again, with its attempts given back; status as above."""
+
+    def ops(self, job_id: str) -> list[OpView]: ...
+
+    def artifacts_of(self, job_id: str) -> list[ArtifactRecord]: ...
+
+    def measures_of(self, job_id: str) -> Mapping[str, Any] | None:
+        """The manifest row of the job's newest result."""

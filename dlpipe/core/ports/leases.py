@@ -1,0 +1,69 @@
+"""Leases, messages, progress, reservations: what may vanish at any moment."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Protocol
+
+from dlpipe.core.ports.jobs import Hint
+
+
+class Lease(Protocol):
+    @property
+    def token(self) -> str: ...
+
+    def bind(self, fence: int) -> None:
+        """From now on the heartbeat also renews the mirror in the row, under this fence."""
+
+    def check(self) -> None:
+        """Raise LeaseLost when the lease ran out, was taken, or its fence was overtaken."""
+
+
+class Leases(Protocol):
+    """One holder per job among all workers. LeaseUnavailable when Redis does not answer."""
+
+    def hold(self, job_id: str) -> AbstractContextManager[Lease]:
+        """Hold the job's lease, renewed in the background; LeaseBusy when somebody else has it."""
+
+    def live(self, job_ids: Sequence[str]) -> set[str]:
+        """Which of these jobs somebody holds right now."""
+
+    def stop(self, job_id: str) -> bool:
+        """Ask who holds the job now, and nobody later, to stop: its lease is soon lost. False: nobody holds it."""
+
+    def owner_is_dead(self, token: str) -> bool:
+        """Is it certain that the process behind this token is gone? Never a guess."""
+
+    def release_dead(self, job_id: str, token: str) -> bool:
+        """Release in the name of a holder that is certainly gone; a foreign lease stays untouched."""
+
+
+class Publisher(Protocol):
+    """Sends hints. A hint may be lost or doubled without harm. BrokerUnavailable when it could not be sent."""
+
+    def publish(self, hints: Sequence[Hint]) -> None: ...
+
+    def waiting(self) -> int | None:
+        """How many messages wait to be taken; None when the broker cannot tell."""
+
+
+class Progress(Protocol):
+    """Bytes so far, for people to watch. Best effort: it never fails and never decides anything."""
+
+    def report(self, job_id: str, done: int, total: int | None) -> None: ...
+    def clear(self, job_id: str) -> None: ...
+    def get(self, job_ids: Sequence[str]) -> Mapping[str, tuple[int, int | None]]: ...
+
+
+class Reservations(Protocol):
+    """Room that running jobs have yet to fill, per volume and for all workers. What dead ones promised runs out."""
+
+    def reserve(self, volume: str, job_id: str, size: int, at_most: int) -> int:
+        """Put down `size` for the job, in place of what it had, if all others' promises are `at_most`.
+
+        Answer the others' sum. One step: of two jobs that fit only one at a time, one is put down.
+        """
+
+    def release(self, volume: str, job_id: str) -> None:
+        """The job needs no further room; one that never had any is no error."""

@@ -1,0 +1,122 @@
+"""Effects, artifacts, and the transaction that they share with the jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from dlpipe.core.downloads import Downloads
+from dlpipe.core.flow import OpType
+from dlpipe.core.model import ArtifactJob, ArtifactRecord, Scope
+from dlpipe.core.ports.jobs import Backlog, Jobs, Owned
+from dlpipe.core.results import Result, Results
+
+
+@dataclass(frozen=True, slots=True)
+class StartedOp:
+    """An op that we hold. `seen`: somebody started it before us. `prior`: it was even finished, in `prior_run`."""
+
+    op_key: str
+    op_type: OpType
+    run: int
+    fence: int
+    seen: bool
+    prior: Result | None = None
+    prior_run: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class KnownBlob:
+    sha256: str
+    pointer: str
+    size: int
+    etag: str | None = None
+    last_modified: str | None = None
+    content_type: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FirstCopy:
+    """The earliest registered copy of some bytes in a dedupe scope."""
+
+    pointer: str
+    job_id: str
+
+
+class Ledger(Protocol):
+    """The exactly-once record of effects."""
+
+    def results(self, job_id: str, run: int) -> Results: ...
+
+    def start(self, op_key: str, op_type: OpType, job: ArtifactJob) -> StartedOp:
+        """Record that the effect is about to be performed by the holder of `job.fence`. LeaseLost if overtaken."""
+
+    def finish(self, op: StartedOp, result: Result, code: str) -> None:
+        """Store the result once; on an op that is finished already the first result stays. LeaseLost if overtaken."""
+
+    def fail(self, op: StartedOp, code: str) -> None: ...
+
+    def mark_abandoned(self, limit: int) -> int:
+        """Mark started ops whose fence was overtaken."""
+
+    def get_effect_result(self, op_key: str) -> Result | None:
+        """The stored result of a finished op; None when it is not finished (a started op is no result)."""
+
+
+class Registry(Protocol):
+    """Artifacts and the indexes that find bytes again."""
+
+    def known_url(self, tenant_id: str, canonical_url: str, trust_s: float | None) -> KnownBlob | None:
+        """What the URL gave when it was last seen, if that is at most `trust_s` ago; None: however long ago."""
+
+    def first_copy(self, dedupe_scope: str, sha256: str) -> FirstCopy | None: ...
+
+    def add_copy(self, dedupe_scope: str, sha256: str, pointer: str, size: int, job_id: str) -> None:
+        """Remember the first copy of these bytes; a later one changes nothing."""
+
+    def repoint(self, dedupe_scope: str, sha256: str, old: str, new: str, job_id: str) -> None:
+        """The first copy is gone or damaged: this one takes its place."""
+
+    def add_artifact(self, record: ArtifactRecord) -> None:
+        """Register a result and link it to its job; the same record again changes nothing."""
+
+    def see_url(self, tenant_id: str, canonical_url: str, blob: KnownBlob) -> None: ...
+
+    def see_again(self, tenant_id: str, canonical_url: str, sha256: str) -> None:
+        """The URL still gives these bytes, as of now; a row that tells of other bytes stays as it is."""
+
+    def note(self, artifact_uuid: str, job_id: str, facts: Mapping[str, Any]) -> None:
+        """Write what is measured of an artifact into its manifest row."""
+
+
+class Unit(Protocol):
+    """One transaction and the repositories that share it."""
+
+    @property
+    def jobs(self) -> Jobs: ...
+    @property
+    def backlog(self) -> Backlog: ...
+    @property
+    def ledger(self) -> Ledger: ...
+    @property
+    def registry(self) -> Registry: ...
+    @property
+    def torrents(self) -> Downloads: ...
+
+    def owned(self, scope: Scope) -> Owned:
+        """There is no other way to an owner's jobs, so that no query can forget whose they are."""
+
+    def rollback(self) -> None:
+        """Undo what this unit wrote; leaving it then commits nothing."""
+
+
+class Database(Protocol):
+    """Where the truth is. Leaving a unit commits it; an exception undoes it.
+
+    LedgerUnavailable when the database does not answer.
+    """
+
+    def write(self) -> AbstractContextManager[Unit]: ...
+    def read(self) -> AbstractContextManager[Unit]: ...

@@ -1,0 +1,69 @@
+"""The pieces of SQL that every guarded write is made of; their WHERE is read from the state table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import sqlalchemy as sa
+
+from dlpipe.core import states
+from dlpipe.core.errors import IllegalTransition, LeaseLost
+from dlpipe.core.model import ArtifactJob
+from dlpipe.core.recovery import FailureWrite
+from dlpipe.core.states import State, Status
+from dlpipe.db.clock import now
+from dlpipe.db.schema import artifact_jobs, jobs
+
+_T = artifact_jobs.c
+FREE: Mapping[str, None] = {"lease_owner": None, "lease_until": None}
+IDLE: Mapping[str, None] = {**FREE, "published_at": None}
+
+
+def guarded(job: ArtifactJob, allowed: frozenset[State]) -> sa.Update:
+    """An update that only the holder of the fence can make, from an allowed state, as long as it holds."""
+    return sa.update(artifact_jobs).where(
+        _T.job_id == job.job_id,
+        _T.fence == job.fence,
+        # Whoever has advanced, failed or handed back has let go: under the same fence nothing more counts.
+        _T.lease_owner.is_not(None),
+        _T.due_at.is_(None),
+        in_states(allowed),
+    )
+
+
+def raise_why(connection: sa.Connection, job: ArtifactJob, wanted: State, allowed: frozenset[State]) -> None:
+    row = connection.execute(sa.select(_T.state, _T.fence).where(_T.job_id == job.job_id)).first()
+    if row is None or row.fence != job.fence:
+        raise LeaseLost(f"the fence of job {job.job_id} has moved on: another worker's work counts")
+    if row.state in allowed:
+        raise LeaseLost(f"the claim on job {job.job_id} is over: it was given back")
+    raise IllegalTransition(job.job_id, wanted, states.origins(wanted), row.state)
+
+
+def note(connection: sa.Connection, job_id: str, **values: Any) -> None:
+    """The canonical row follows in the same transaction (STATE-7)."""
+    connection.execute(sa.update(jobs).where(jobs.c.job_id == job_id).values(updated_at=now(), **values))
+
+
+def note_error(
+    connection: sa.Connection, job_id: str, status: Status | None, write: FailureWrite, *, ended: bool
+) -> None:
+    values: dict[str, Any] = {
+        "error_code": write.code,
+        "error_message_safe": write.message[:1024],
+        "error_debug_id": write.debug_id,
+    }
+    if status is not None:
+        values["status"] = status.value
+    if ended:
+        values["failed_at"] = now()
+    note(connection, job_id, **values)
+
+
+def in_states(found: frozenset[State]) -> sa.ColumnElement[bool]:
+    return _T.state.in_(sorted(state.value for state in found))
+
+
+def lease_free() -> sa.ColumnElement[bool]:
+    return sa.or_(_T.lease_owner.is_(None), _T.lease_until <= now())
