@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NoReturn
@@ -19,6 +20,13 @@ from tests.ledgers import Bench
 from tests.postgres import Postgres
 
 ENGINES = ("sqlite", "postgresql")
+
+
+def pytest_configure() -> None:
+    """Commands that tests start must hear Ctrl-C, also where a shell started the tests deaf to it (`make test &`)."""
+    for number in (signal.SIGINT, signal.SIGQUIT):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, signal.default_int_handler if number is signal.SIGINT else signal.SIG_DFL)
 
 
 def absent(reason: str) -> NoReturn:
