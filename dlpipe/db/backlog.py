@@ -13,6 +13,7 @@ from dlpipe.core.ports import Held, Hint
 from dlpipe.core.recovery import FailureWrite
 from dlpipe.core.states import Moment, State, Status
 from dlpipe.db.clock import after, now
+from dlpipe.db.due import Due
 from dlpipe.db.guards import IDLE, guarded, note_error
 from dlpipe.db.rows import JOB_COLUMNS, job_from
 from dlpipe.db.schema import artifact_jobs, jobs
@@ -27,53 +28,7 @@ class SqlBacklog:
     # ── dispatch ──────────────────────────────────────────────────────────────────────────────────
 
     def take_due(self, limit: int, window: int, per_host: int) -> list[Hint]:
-        in_flight = {
-            row.host: row.n
-            for row in self._connection.execute(
-                sa.select(_T.host, sa.func.count().label("n")).where(_T.published_at.is_not(None)).group_by(_T.host)
-            )
-        }
-        room = min(limit, window - sum(in_flight.values()))
-        full = {host for host, n in in_flight.items() if n >= per_host}
-        taken: list[Hint] = []
-        while room > 0:
-            due = self._due(room, full)
-            chosen = []
-            for job_id, host in due:
-                if in_flight.get(host, 0) < per_host:
-                    in_flight[host] = in_flight.get(host, 0) + 1
-                    chosen.append(job_id)
-            newly_full = {host for host, n in in_flight.items() if n >= per_host} - full
-            taken += self._publish(chosen)
-            room -= len(chosen)
-            full |= newly_full
-            if not newly_full or len(due) == len(chosen):
-                break
-        return taken
-
-    def _due(self, limit: int, full_hosts: set[str]) -> list[tuple[str, str]]:
-        query = (
-            sa.select(_T.job_id, _T.host)
-            .where(_T.due_at.is_not(None), _T.published_at.is_(None), _T.due_at <= now())
-            .order_by(_T.priority.desc(), _T.due_at)
-            .limit(limit)
-            .with_for_update(skip_locked=True)
-        )
-        if full_hosts:
-            query = query.where(_T.host.not_in(full_hosts))
-        return [(row.job_id, row.host) for row in self._connection.execute(query)]
-
-    def _publish(self, job_ids: Sequence[str]) -> list[Hint]:
-        if not job_ids:
-            return []
-        rows = self._connection.execute(
-            sa.update(artifact_jobs)
-            .where(_T.job_id.in_(job_ids), _T.due_at.is_not(None), _T.published_at.is_(None))
-            .values(published_at=now())
-            .returning(_T.job_id, _T.run, _T.state, _T.due_at)
-        ).all()
-        by_id = {row.job_id: _hint(row) for row in rows}
-        return [by_id[job_id] for job_id in job_ids if job_id in by_id]
+        return [_hint(row) for row in Due(self._connection, limit, window, per_host).take()]
 
     def waiting(self) -> int:
         query = sa.select(sa.func.count()).where(_T.published_at.is_not(None), _T.lease_owner.is_(None))
