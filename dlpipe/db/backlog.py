@@ -14,11 +14,12 @@ from dlpipe.core.recovery import FailureWrite
 from dlpipe.core.states import Moment, State, Status
 from dlpipe.db.clock import after, now
 from dlpipe.db.due import Due
-from dlpipe.db.guards import IDLE, guarded, note_error
-from dlpipe.db.rows import JOB_COLUMNS, job_from
-from dlpipe.db.schema import artifact_jobs, jobs
+from dlpipe.db.guards import FREE, IDLE, guarded, note_error
+from dlpipe.db.rows import JOB_COLUMNS, is_uuid, job_from
+from dlpipe.db.schema import LIVE, artifact_jobs, jobs
 
 _T = artifact_jobs.c
+_CHUNK = 500
 
 
 class SqlBacklog:
@@ -62,21 +63,27 @@ class SqlBacklog:
 
     # ── dead holders ──────────────────────────────────────────────────────────────────────────────
 
-    def expired(self, limit: int) -> list[Held]:
-        return self._mirrored(_T.lease_until <= now(), limit)
+    def expired(self, limit: int, after: Held | None = None) -> list[Held]:
+        return self._mirrored(_T.lease_until <= now(), limit, after)
 
-    def held(self, limit: int) -> list[Held]:
-        return self._mirrored(_T.lease_until > now(), limit)
+    def held(self, limit: int, after: Held | None = None) -> list[Held]:
+        return self._mirrored(_T.lease_until > now(), limit, after)
 
-    def _mirrored(self, condition: sa.ColumnElement[bool], limit: int) -> list[Held]:
-        rows = self._connection.execute(
+    def _mirrored(self, condition: sa.ColumnElement[bool], limit: int, after: Held | None) -> list[Held]:
+        query = (
             sa.select(*JOB_COLUMNS)
             .join(jobs, jobs.c.job_id == _T.job_id)
             .where(_T.lease_until.is_not(None), condition)
-            .order_by(_T.lease_until)
+            .order_by(_T.lease_until, _T.job_id)
             .limit(limit)
         )
-        return [Held(job_from(row, Scope(row.tenant_id, row.project_id)), row.lease_owner) for row in rows]
+        if after is not None:
+            behind = sa.and_(_T.lease_until == after.until, _T.job_id > after.job.job_id)
+            query = query.where(_T.lease_until >= after.until, sa.or_(_T.lease_until > after.until, behind))
+        return [
+            Held(job_from(row, Scope(row.tenant_id, row.project_id)), row.lease_owner, row.lease_until)
+            for row in self._connection.execute(query)
+        ]
 
     def orphan(self, held: Held, write: FailureWrite | None) -> bool:
         ends = write is not None
@@ -96,6 +103,46 @@ class SqlBacklog:
         if write is not None:
             note_error(self._connection, held.job.job_id, Status.FAILED, write, ended=True)
         return True
+
+    def clear_mirror(self, held: Held) -> bool:
+        ended = sorted(state.value for state in states.FINISHED)
+        changed = self._connection.execute(
+            sa.update(artifact_jobs)
+            .where(
+                _T.job_id == held.job.job_id,
+                _T.fence == held.job.fence,
+                _T.lease_owner == held.token,
+                _T.lease_until <= now(),
+                # A run that goes on is an orphan, and costs an attempt.
+                sa.or_(_T.due_at.is_not(None), _T.state.in_(ended), _T.state == State.FAILED.value),
+            )
+            .values(**FREE, published_at=sa.case((_T.due_at.is_not(None), _T.published_at), else_=None))
+        )
+        return changed.rowcount > 0
+
+    # ── what waits, as staging sees it ────────────────────────────────────────────────────────────
+
+    def wanted_parts(self, parts: Sequence[str]) -> set[str]:
+        found: set[str] = set()
+        for begin in range(0, len(parts), _CHUNK):
+            found |= set(
+                self._connection.scalars(
+                    sa.select(_T.part).where(
+                        _T.part.in_(parts[begin : begin + _CHUNK]),
+                        sa.text(LIVE),
+                        sa.or_(_T.state != State.FAILED.value, _T.due_at.is_not(None)),
+                    )
+                )
+            )
+        return found
+
+    def known(self, job_ids: Sequence[str]) -> set[str]:
+        ids, found = [job_id for job_id in job_ids if is_uuid(job_id)], set[str]()
+        for begin in range(0, len(ids), _CHUNK):
+            found |= set(
+                self._connection.scalars(sa.select(jobs.c.job_id).where(jobs.c.job_id.in_(ids[begin : begin + _CHUNK])))
+            )
+        return found
 
 
 def _hint(row: Any) -> Hint:

@@ -14,7 +14,7 @@ from dlpipe.core.states import Moment, State, Status
 from dlpipe.core.urls import redact
 from dlpipe.db.clock import now
 from dlpipe.db.planning import results_of
-from dlpipe.db.rows import is_uuid
+from dlpipe.db.rows import is_uuid, record_from
 from dlpipe.db.schema import artifact_jobs, artifact_ops, artifacts, job_artifacts, jobs, manifest
 
 _J, _T, _O, _A = jobs.c, artifact_jobs.c, artifact_ops.c, artifacts.c
@@ -131,22 +131,7 @@ class SqlOwned:
             )
             .order_by(job_artifacts.c.position)
         )
-        return [
-            ArtifactRecord(
-                artifact_uuid=row.artifact_uuid,
-                scope=Scope(row.tenant_id, row.project_id),
-                artifact_type=row.artifact_type,
-                storage_backend=row.storage_backend,
-                storage_pointer=row.storage_pointer,
-                content_type=row.content_type,
-                byte_size=row.byte_size,
-                sha256=row.sha256,
-                schema_version=row.schema_version,
-                created_by_job_id=row.created_by_job_id,
-                created_at=row.created_at,
-            )
-            for row in rows
-        ]
+        return [record_from(row) for row in rows]
 
     def measures_of(self, job_id: str) -> Mapping[str, Any] | None:
         if not is_uuid(job_id):

@@ -19,7 +19,9 @@ _BATCH = 1_000
 
 def upgrade() -> None:
     # With a default, so that planners of the version before go on while this one comes up.
-    op.add_column("artifact_jobs", sa.Column("tenant_id", sa.String(length=64), nullable=False, server_default=sa.text("''")))
+    op.add_column(
+        "artifact_jobs", sa.Column("tenant_id", sa.String(length=64), nullable=False, server_default=sa.text("''"))
+    )
     op.add_column("artifact_jobs", sa.Column("part", sa.String(length=16), nullable=True))
     op.execute(
         "UPDATE artifact_jobs SET tenant_id = "
