@@ -94,6 +94,8 @@ artifact_jobs = sa.Table(
     sa.Column("max_bytes", sa.BigInteger),
     sa.Column("mirrors", _json()),
     sa.Column("part", sa.String(16)),
+    sa.Column("purpose", sa.String(16)),
+    sa.CheckConstraint("purpose IN ('refresh','repair')", name="purpose"),
     sa.CheckConstraint(
         "state IN ('PLANNED','LEASED','HEAD_DONE','RESUME_OK','STREAMING','FINALIZED','INDEXED','DEDUPED',"
         "'FAILED','SKIPPED_DUPLICATE','CANCELED')",
@@ -102,7 +104,8 @@ artifact_jobs = sa.Table(
     sa.CheckConstraint("(lease_owner IS NULL) = (lease_until IS NULL)", name="lease_pair"),
 )
 DUE = "due_at IS NOT NULL AND published_at IS NULL"
-LIVE = "state NOT IN ('DEDUPED','SKIPPED_DUPLICATE','CANCELED')"
+LIVE = "(due_at IS NOT NULL OR state NOT IN ('DEDUPED','SKIPPED_DUPLICATE','CANCELED'))"
+"""Not at an end, or about to leave it for a further run."""
 sa.Index(
     "ix_artifact_jobs_due",
     artifact_jobs.c.priority,
@@ -182,6 +185,24 @@ artifacts = sa.Table(
     sa.CheckConstraint("byte_size >= 0", name="byte_size"),
     sa.Index("ix_artifacts_job", "created_by_job_id"),
     sa.Index("ix_artifacts_sha256", "sha256"),
+)
+
+artifact_faults = sa.Table(
+    "artifact_faults",
+    metadata,
+    sa.Column("fault_id", _uuid(), primary_key=True),
+    sa.Column("artifact_uuid", _uuid(), sa.ForeignKey("artifacts.artifact_uuid", ondelete="CASCADE"), nullable=False),
+    sa.Column("fault", sa.String(16), nullable=False),
+    sa.Column("found_at", Moment, nullable=False),
+    sa.Column("mended_at", Moment),
+    sa.CheckConstraint("fault IN ('missing','damaged')", name="fault"),
+)
+sa.Index(
+    "uq_artifact_faults_open",
+    artifact_faults.c.artifact_uuid,
+    unique=True,
+    sqlite_where=sa.text("mended_at IS NULL"),
+    postgresql_where=sa.text("mended_at IS NULL"),
 )
 
 job_artifacts = sa.Table(

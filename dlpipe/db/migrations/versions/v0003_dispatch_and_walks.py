@@ -8,12 +8,12 @@ import sqlalchemy as sa
 from alembic import op
 
 revision = "0003"
-down_revision = "0001"
+down_revision = "0002"
 branch_labels = None
 depends_on = None
 
 _DUE = "due_at IS NOT NULL AND published_at IS NULL"
-_LIVE = "state NOT IN ('DEDUPED','SKIPPED_DUPLICATE','CANCELED')"
+_LIVE = "(due_at IS NOT NULL OR state NOT IN ('DEDUPED','SKIPPED_DUPLICATE','CANCELED'))"
 _BATCH = 1_000
 
 
