@@ -124,7 +124,8 @@ class Due:
         query = _unsent(_T.priority).order_by(_T.priority.desc()).limit(1)
         if below is not None:
             query = query.where(_T.priority < below)
-        return self._connection.scalar(_through("ix_artifact_jobs_due", query))
+        found: int | None = self._connection.scalar(_through("ix_artifact_jobs_due", query))
+        return found
 
     def _waiting(self, priority: int) -> tuple[list[str], bool]:
         """The tenants with due jobs of that priority, who waits longest first; and whether that is all of them."""

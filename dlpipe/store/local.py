@@ -96,16 +96,19 @@ class LocalBlobStore:
         with suppress(FileNotFoundError):
             os.rename(place.name, f"{place.name}.damaged-{uuid.uuid4().hex[:8]}", src_dir_fd=where, dst_dir_fd=where)
 
-    def holds(self, pointer: str, size: int) -> bool:
+    def size(self, pointer: str) -> int | None:
         place = place_of(pointer)
         try:
             with folder(self._root, place.folders) as where:
                 found = os.stat(place.name, dir_fd=where, follow_symlinks=False)
         except OSError as error:
             if error.errno in (errno.ENOENT, errno.ENOTDIR):
-                return False
+                return None
             raise as_failure(error) from error
-        return stat.S_ISREG(found.st_mode) and found.st_size == size
+        return found.st_size if stat.S_ISREG(found.st_mode) else None
+
+    def holds(self, pointer: str, size: int) -> bool:
+        return self.size(pointer) == size
 
     def is_right(self, pointer: str, sha256: str, size: int) -> bool:
         place = place_of(pointer)

@@ -150,6 +150,9 @@ class BlobStore(Protocol):
         Retryable(`part_damaged`) when the bytes do not hash to the name.
         """
 
+    def size(self, pointer: str) -> int | None:
+        """How large the blob is; None when no file is there. (cheap)"""
+
     def holds(self, pointer: str, size: int) -> bool:
         """Is the blob there with this size? (cheap)"""
 
