@@ -15,6 +15,7 @@ from dlpipe.core.states import Moment, Purpose, State, Status
 from dlpipe.db.clock import after, now
 from dlpipe.db.due import Due
 from dlpipe.db.guards import FREE, IDLE, guarded, in_states, lease_free, note, note_error
+from dlpipe.db.indexes import prefer_indexes
 from dlpipe.db.rows import JOB_COLUMNS, is_uuid, job_from
 from dlpipe.db.schema import LIVE, artifact_jobs, jobs
 
@@ -32,10 +33,12 @@ class SqlBacklog:
         return [_hint(row) for row in Due(self._connection, limit, window, per_host).take()]
 
     def waiting(self) -> int:
+        prefer_indexes(self._connection)
         query = sa.select(sa.func.count()).where(_T.published_at.is_not(None), _T.lease_owner.is_(None))
         return self._connection.execute(query).scalar_one()
 
     def take_lost(self, limit: int, lost_after_s: float) -> list[Hint]:
+        prefer_indexes(self._connection)
         lost = (
             sa.select(_T.job_id)
             .where(_T.published_at < after(-lost_after_s), _T.lease_owner.is_(None))
@@ -70,6 +73,7 @@ class SqlBacklog:
         return self._mirrored(_T.lease_until > now(), limit, after)
 
     def _mirrored(self, condition: sa.ColumnElement[bool], limit: int, after: Held | None) -> list[Held]:
+        prefer_indexes(self._connection)
         query = (
             sa.select(*JOB_COLUMNS)
             .join(jobs, jobs.c.job_id == _T.job_id)
@@ -168,6 +172,7 @@ class SqlBacklog:
 
     def wanted_parts(self, parts: Sequence[str]) -> set[str]:
         found: set[str] = set()
+        prefer_indexes(self._connection)
         for begin in range(0, len(parts), _CHUNK):
             found |= set(
                 self._connection.scalars(

@@ -16,6 +16,7 @@ import sqlalchemy as sa
 from dlpipe.core.sharing import shares
 from dlpipe.db import cursors
 from dlpipe.db.clock import now
+from dlpipe.db.indexes import prefer_indexes, through
 from dlpipe.db.schema import artifact_jobs
 
 _T = artifact_jobs.c
@@ -34,6 +35,7 @@ class Due:
         if connection.dialect.name == "postgresql":
             # Two that count the same room would both fill it. SQLite has one writer anyway.
             connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_LOCK)))
+        prefer_indexes(connection)
         self._at: datetime = connection.execute(sa.select(now())).scalar_one()
         self._per_host = per_host
         self._hosts: Counter[str] = Counter()
@@ -96,7 +98,7 @@ class Due:
 
     def _rows(self, index: str, limit: int, *lane: sa.ColumnElement[bool]) -> Sequence[Any]:
         query = _unsent(_T.job_id, _T.host).where(*lane).order_by(_T.due_at).limit(limit)
-        return self._connection.execute(_through(index, query)).all()
+        return self._connection.execute(through(index, query)).all()
 
     def _fitting(self, rows: Sequence[Any]) -> list[str]:
         chosen = []
@@ -124,7 +126,7 @@ class Due:
         query = _unsent(_T.priority).order_by(_T.priority.desc()).limit(1)
         if below is not None:
             query = query.where(_T.priority < below)
-        found: int | None = self._connection.scalar(_through("ix_artifact_jobs_due", query))
+        found: int | None = self._connection.scalar(through("ix_artifact_jobs_due", query))
         return found
 
     def _waiting(self, priority: int) -> tuple[list[str], bool]:
@@ -144,12 +146,12 @@ class Due:
 
         def smallest(behind: Any) -> Any:
             query = _unsent(column).where(*fixed, column > behind).order_by(column).limit(1)
-            return _through(index, query).correlate_except(artifact_jobs).scalar_subquery()
+            return through(index, query).correlate_except(artifact_jobs).scalar_subquery()
 
         walk = sa.select(smallest(after).label("value")).cte("walk", recursive=True)
         walk = walk.union_all(sa.select(smallest(walk.c.value)).where(walk.c.value.is_not(None)))
         first = _unsent(_T.due_at).where(*fixed, column == walk.c.value).order_by(_T.due_at).limit(1)
-        head = _through(index, first).correlate_except(artifact_jobs).scalar_subquery().label("head")
+        head = through(index, first).correlate_except(artifact_jobs).scalar_subquery().label("head")
         rows = self._connection.execute(sa.select(walk.c.value, head).where(walk.c.value.is_not(None)).limit(limit))
         found = rows.all()
         due = sorted((row for row in found if row.head <= self._at), key=lambda row: row.head)
@@ -158,8 +160,3 @@ class Due:
 
 def _unsent(*columns: Any) -> sa.Select[Any]:
     return sa.select(*columns).where(_T.due_at.is_not(None), _T.published_at.is_(None))
-
-
-def _through(index: str, query: sa.Select[Any]) -> sa.Select[Any]:
-    """SQLite, which keeps no statistics here, is told which index the question was made for."""
-    return query.with_hint(artifact_jobs, f"INDEXED BY {index}", "sqlite")

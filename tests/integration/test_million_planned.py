@@ -27,20 +27,21 @@ WINDOW, PER_HOST = 2_000, 500
 
 Engine = Callable[[int], SqlDatabase]
 
-# Of each hundred rows: two of small tenants; 20 of a high priority whose time has not come; 60, the oldest, for one host;
-# the rest for many. So whatever a round goes through first is either not yet due or for a host that soon has enough.
+# Of each hundred rows: two of small tenants; 20 of a high priority whose time has not come; 60, the oldest, for one
+# host; the rest for many. So what a round would go through first is not yet due, or for a host that soon has enough.
 _TENANT = "CASE WHEN n % 50 = 4 THEN 'small-' || (n % 1000 / 50) ELSE 'big' END"
 _HOST = "CASE WHEN n % 5 < 3 THEN 'crowded.example' ELSE 'h' || (n % 97) || '.example' END"
 _PRIORITY = "CASE WHEN n % 5 = 3 THEN 9 ELSE 0 END"
 _JOBS = (
     "INSERT INTO jobs (job_id, tenant_id, project_id, job_type, status, idempotency_key, created_at, updated_at) "
-    f"SELECT {{id}}, {_TENANT}, 'default', 'artifact_download', 'pending', 'key-' || n, {{past}}, {{past}} FROM {{rows}}"
+    f"SELECT {{id}}, {_TENANT}, 'default', 'artifact_download', 'pending', 'key-' || n, {{past}}, {{past}} "
+    "FROM {rows}"
 )
 _ARTIFACT_JOBS = (
     "INSERT INTO artifact_jobs "
     "(job_id, tenant_id, work_id, artifact_id, canonical_url, request_url, host, state, due_at, priority, part) "
-    f"SELECT {{id}}, {_TENANT}, 'w', 'a', 'https://example.com/' || n, 'https://example.com/' || n, {_HOST}, 'PLANNED', "
-    f"CASE WHEN n % 5 = 3 THEN {{future}} ELSE {{past}} END, {_PRIORITY}, 'part-' || n FROM {{rows}}"
+    f"SELECT {{id}}, {_TENANT}, 'w', 'a', 'https://example.com/' || n, 'https://example.com/' || n, {_HOST}, "
+    f"'PLANNED', CASE WHEN n % 5 = 3 THEN {{future}} ELSE {{past}} END, {_PRIORITY}, 'part-' || n FROM {{rows}}"
 )
 
 
@@ -56,7 +57,8 @@ def fill(database: SqlDatabase, count: int) -> None:
     else:
         spelled = {
             "id": "printf('00000000-0000-5000-8000-%012d', n)",
-            "rows": f"(WITH RECURSIVE s(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM s WHERE n < {count}) SELECT n FROM s)",
+            "rows": "(WITH RECURSIVE s(n) AS "
+            f"(SELECT 1 UNION ALL SELECT n + 1 FROM s WHERE n < {count}) SELECT n FROM s)",
             "past": "unixepoch('now', '-24 hours') * 1000 + (n % 5) * 3600000 + n",
             "future": "unixepoch('now', '+24 hours') * 1000",
         }
