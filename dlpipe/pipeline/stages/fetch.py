@@ -20,8 +20,8 @@ from dlpipe.pipeline.stages.room import Admission
 from dlpipe.pipeline.stages.segments import Segments
 from dlpipe.pipeline.stages.stage import Work, in_run
 
-VOUCH_BYTES = 768 << 10
-"""Written, but not yet vouched for, at most: with the overlap and what is in hand, less than 1 MiB is lost."""
+BLOCK_S = 0.2
+"""For so long a block is filled before what is there is written."""
 
 
 class Fetch:
@@ -42,6 +42,7 @@ class Fetch:
         self._compared = False
         """Held bytes were compared with this server's, and agreed: from then on its answers are only appended."""
         self._sniffed = False
+        self._broken: StageFailure | LeaseLost | None = None
         limits = [n for n in (self._job.max_bytes, self._policy.max_bytes) if n is not None]
         self._max_bytes = min(limits) if limits else None
         self.resumed_from = 0
@@ -253,33 +254,46 @@ class Fetch:
 
         What of it we hold already is compared and not written; None when it differs.
         """
-        part, received, unvouched = self._part, 0, 0
+        part, received, self._broken = self._part, 0, None
         pace = Pace(self._policy, self._deps.clock)
-        for chunk in answer.chunks():
-            self._lease.check()
-            room = len(chunk) if append.length is None else max(0, append.length - received)
+        while size := self._fill(answer, buffer := part.buffer(), pace):
+            room = size if append.length is None else max(0, append.length - received)
             at = append.offset + received
-            received += len(chunk)
-            piece = memoryview(chunk)[:room]
+            received += size
+            piece = buffer[: min(size, room)]
             held = min(len(piece), max(0, part.offset - at))
             if held and part.read(at, held) != piece[:held]:
                 return None
             piece = piece[held:]
             self._check_size(part.offset + len(piece))
             self._admission.count(len(piece), append.total)
-            part.write(piece)
             self.written += len(piece)
-            unvouched += len(piece)
-            if unvouched >= VOUCH_BYTES:
-                part.flush()
-                unvouched = 0
+            part.write(piece)
             crash_point("stream.chunk")
             self._sniff(at_end=False)
-            pace.count(len(chunk))
             self._deps.progress.report(self._job.job_id, part.offset, append.total)
-            if received > room and append.length is not None and received > append.length:
+            if append.length is not None and received > append.length:
                 break
         return received
+
+    def _fill(self, answer: Answer, buffer: memoryview, pace: Pace) -> int:
+        """Fill a block from the body, as far as it comes at once: a slow one must not keep its bytes from the disk."""
+        if self._broken is not None:
+            raise self._broken
+        filled, ends = 0, self._deps.clock() + BLOCK_S
+        try:
+            while filled < len(buffer):
+                size = answer.read_into(buffer[filled:])
+                self._lease.check()
+                filled += size
+                pace.count(size)
+                if not size or self._deps.clock() > ends:
+                    break
+        except (StageFailure, LeaseLost) as failure:
+            if not filled:
+                raise
+            self._broken = failure  # what came before it is written first
+        return filled
 
     def _check_size(self, size: int) -> None:
         if self._max_bytes is not None and size > self._max_bytes:
