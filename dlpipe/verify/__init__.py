@@ -5,8 +5,8 @@ It only reads.
 """
 
 from dlpipe.verify.check import Options, Silent, StoreMissing, Watcher, check, schema_version
-from dlpipe.verify.facts import DatabaseTrouble
 from dlpipe.verify.findings import FINDINGS, NOTES, Finding
+from dlpipe.verify.ledger import DatabaseTrouble
 
 __all__ = [
     "FINDINGS",
