@@ -26,17 +26,17 @@ Exit status: 0 nothing is wrong, 1 something is, 2 wrong use or a setting that c
 The codes are explained in docs/operations.md.
 """
 )
-@click.option("--hash/--no-hash", "read_bytes", default=True, help="Read every file; or look at names and sizes only.")
+@click.option("--no-hash", is_flag=True, help="Read no file: names, sizes and rows only.")
 @click.option("--strict", is_flag=True, help="Nothing is running: jobs under way, leases and parts are wrong, too.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, one object a line.")
-def verify(read_bytes: bool, strict: bool, as_json: bool) -> int:
+def verify(no_hash: bool, strict: bool, as_json: bool) -> int:
     """Check the whole against itself, independently of what did the work.
 
     Every artifact's bytes are hashed; files, rows, recorded ops, states and pointers are matched with each other.
     It may run while work goes on, and changes nothing.
     """
     wrong, notes = 0, 0
-    for finding in _found(Options(read_bytes, strict)):
+    for finding in _found(Options(read_bytes=not no_hash, strict=strict)):
         wrong, notes = wrong + (not finding.is_note), notes + finding.is_note
         if as_json:
             output.as_json(_told(finding))
