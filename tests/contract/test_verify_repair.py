@@ -68,3 +68,14 @@ def test_a_store_that_is_empty_all_at_once_is_not_taken_for_lost(done: Finished)
     accused = [repair.Accused(one.job_id or "", f"local:{one.path}") for one in wrong]
     assert repair.bring_again(done.world.deps, accused, registered=5).refused
     assert done.world.everything() == before
+
+
+def test_a_file_that_two_jobs_share_comes_back_for_both(done: Finished) -> None:
+    """One fetched it, the other was skipped, as its URL was known."""
+    assert done.path(done.fetched) == done.path(done.known)
+    done.path(done.fetched).unlink()
+    assert repaired(done).jobs_reopened == 2
+    done.world.drive()
+    repair.rounds(done.world.deps)
+    done.world.drive()
+    assert_clean(done.url, done.root)
