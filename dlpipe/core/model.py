@@ -16,6 +16,8 @@ from dlpipe.core.layout import check_extension, check_id
 from dlpipe.core.states import Purpose, State, Status
 from dlpipe.core.urls import ParseUrl, PlannedUrl, plan_url
 
+NO_JOB = "00000000-0000-0000-0000-000000000000"
+"""Who brought bytes that were found in the store, and that no row knew."""
 JOB_TYPE_ARTIFACT = "artifact_download"
 DEFAULT_TENANT = DEFAULT_PROJECT = "default"
 

@@ -10,15 +10,17 @@ from __future__ import annotations
 import hashlib
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from dlpipe.core.errors import Retryable
 from dlpipe.core.layout import check_id, part_slug
+from dlpipe.core.ports import Staged
 from dlpipe.core.quota import Room
 from dlpipe.core.remote import PartFacts, RemoteFacts
+from dlpipe.store import leftovers
 from dlpipe.store.behind import Behind
 from dlpipe.store.folders import READ_BYTES, disk_errors, folder
 from dlpipe.store.partfile import PartFile
@@ -39,9 +41,12 @@ SLACK_BYTES = 1 << 20
 class LocalStaging:
     """Parts under `<root>/.staging/<tenant>/`, on the file system of the final root."""
 
-    def __init__(self, root: Path, preallocate_bytes: int | None = None) -> None:
+    def __init__(
+        self, root: Path, preallocate_bytes: int | None = None, *, clock: Callable[[], float] = time.time
+    ) -> None:
         """Files of `preallocate_bytes` or more get their blocks in advance; None: none does."""
         self._root = root
+        self._clock = clock
         self._preallocate_bytes = preallocate_bytes
 
     @contextmanager
@@ -65,6 +70,12 @@ class LocalStaging:
         # Not the device number: two machines that share a volume each have their own for it.
         name = f"{volume.f_fsid:x}-{here.st_ino:x}"
         return Room(name, volume.f_bavail * volume.f_frsize, taken)
+
+    def walk(self, after: str, limit: int) -> Sequence[Staged]:
+        return leftovers.walk(self._root, STAGING, self._clock(), after, limit)
+
+    def discard(self, staged: Staged, older_than_s: float) -> bool:
+        return leftovers.discard(self._root, STAGING, self._clock(), staged, older_than_s)
 
 
 class LocalPart(PartFile):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dlpipe.core.flow import OpType
 from dlpipe.core.keys import Scalar
-from dlpipe.core.model import ArtifactJob
+from dlpipe.core.model import NO_JOB, ArtifactJob
 from dlpipe.core.ports import FirstCopy, Unit
 from dlpipe.core.results import DedupeAction, DedupeResult, FinalizeResult, IndexResult, Result, Results
 from dlpipe.core.states import State
@@ -26,6 +26,8 @@ class Dedupe(Stage):
         first = self._first(work.job, indexed.sha256)
         if first is None or first.job_id == work.job.job_id:
             return DedupeResult(DedupeAction.DOWNLOAD, 0)
+        if first == FirstCopy(indexed.pointer, NO_JOB):
+            return DedupeResult(DedupeAction.DOWNLOAD, 0)  # our own file, which reconcile saw before we registered it
         if first.pointer == indexed.pointer:
             return DedupeResult(DedupeAction.SKIPPED, placed.size)  # the same place: finalize found it there
         if not self.deps.store.is_right(first.pointer, indexed.sha256, placed.size):
