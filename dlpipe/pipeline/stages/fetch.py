@@ -13,7 +13,6 @@ from dlpipe.core.ports import Answer, Part
 from dlpipe.core.results import HeadResult, ResumeResult
 from dlpipe.pipeline.deps import Deps
 from dlpipe.pipeline.stages.digested import file_agrees, range_agrees
-from dlpipe.pipeline.stages.flips import flips_of
 from dlpipe.pipeline.stages.pace import Pace
 from dlpipe.pipeline.stages.resume import remote_of
 from dlpipe.pipeline.stages.room import Admission
@@ -34,7 +33,6 @@ class Fetch:
         self._policy = deps.policy.stream
         self._head = in_run(work.results, OpType.HEAD, HeadResult)
         self._prefix_matched = in_run(work.results, OpType.RESUME, ResumeResult).reason == resume.SAME_PREFIX
-        self._flips = flips_of(deps.source)
         self._url = work.job.request_url
         self._begun_at: str | None = None
         """The URL that the held bytes came from, as far as this claim knows."""
@@ -175,7 +173,7 @@ class Fetch:
                     raise reject.failure()
 
     def _resume_is_off(self) -> bool:
-        return self._flips.off(self.host or "", self._deps.clock())
+        return self._deps.flips.off(self.host or "")
 
     def _note_flip(self, answer: Answer, want: ranges.Want, judged: ranges.Judgement) -> None:
         """Row 36: the answer to a range is of another file than the one that is held."""
@@ -185,7 +183,7 @@ class Fetch:
         if answer.status == 200:
             is_other = resume.validator(ranges.facts(200, answer.headers, answer.final_url_sha256)) != want.if_range
         if is_other:
-            self._flips.note(self.host or "", self._deps.clock())
+            self._deps.flips.note(self.host or "")
 
     def _is_all(self, answer: Answer) -> bool:
         """Row 30: the server has no more than is held, and that is the very file that was asked for."""
