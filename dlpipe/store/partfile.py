@@ -10,6 +10,7 @@ from contextlib import suppress
 
 from dlpipe.core.errors import LeaseLost, Postponed
 from dlpipe.core.remote import RemoteFacts
+from dlpipe.store.folders import disk_errors
 from dlpipe.store.sidecar import Sidecar
 
 BUSY_AGAIN_S = 30.0
@@ -118,6 +119,12 @@ class PartFile:
         empty = self._side is not None and not self._side.checkpoints and not os.fstat(self._fd).st_size
         if empty and self._is_at_name(self._fd):
             self._unlink()
+
+    def promise(self, sha256: str) -> None:
+        if self._side is not None and self._side.promised != sha256:
+            self._side.promised = sha256
+            with disk_errors():
+                self._write_side()
 
     # ── the sidecar ───────────────────────────────────────────────────────────────────────────────
 

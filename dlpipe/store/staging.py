@@ -91,6 +91,7 @@ class LocalPart(PartFile):
             date=side.date,
             total=side.total,
             complete=side.complete,
+            promised=side.promised,
         )
 
     @property
@@ -155,6 +156,7 @@ class LocalPart(PartFile):
             self._offset, self._digest = right, right_digest
             if side is not None:
                 side.checkpoints, side.complete = kept, False
+                side.forget_promise()
                 self._write_side()
             return right
 
@@ -172,6 +174,7 @@ class LocalPart(PartFile):
         if self._side is not None:
             self._side.checkpoints = [c for c in self._side.checkpoints if c.offset <= offset]
             self._side.pieces = []
+            self._side.forget_promise()
         if self._marks:
             mark, digest = self._marks[-1]
             self._offset, self._digest = mark.offset, digest.copy()
