@@ -261,9 +261,10 @@ class _Stream(httpx.SyncByteStream):
 
 
 def _trust(policy: NetPolicy) -> ssl.SSLContext:
+    trust = httpx.create_ssl_context(trust_env=False)
     if policy.ca_file is not None:
-        return ssl.create_default_context(cafile=policy.ca_file)
-    return httpx.create_ssl_context(trust_env=False)
+        trust.load_verify_locations(policy.ca_file)
+    return trust
 
 
 def _framing(method: str, status: int, headers: Headers) -> str:

@@ -44,6 +44,12 @@ class Sidecar:
     complete: bool
     checkpoints: list[Checkpoint]
     pieces: list[Piece] = field(default_factory=list)
+    promised: str | None = None
+
+    def forget_promise(self) -> None:
+        """Where no front is left, nothing is that was joined to it; and pieces of whoever it was go as well."""
+        if self.promised is not None and not self.checkpoints:
+            self.promised, self.pieces = None, []
 
     def dump(self) -> bytes:
         body = {name: getattr(self, name) for name in self.__slots__ if name not in _LISTS}

@@ -109,6 +109,7 @@ class LocalPart(PartFile):
             date=side.date,
             total=side.total,
             complete=side.complete,
+            promised=side.promised,
         )
 
     @property
@@ -178,6 +179,7 @@ class LocalPart(PartFile):
             self._stand_at(right, right_digest)
             if side is not None:
                 side.checkpoints, side.complete = kept, False
+                side.forget_promise()
                 self._write_side()
             return right
 
@@ -202,6 +204,7 @@ class LocalPart(PartFile):
         if self._side is not None:
             self._side.checkpoints = [c for c in self._side.checkpoints if c.offset <= offset]
             self._side.pieces = []
+            self._side.forget_promise()
         if self._marks:
             mark, digest = self._marks[-1]
             self._stand_at(mark.offset, digest.copy())
@@ -210,6 +213,13 @@ class LocalPart(PartFile):
         with disk_errors():
             self._hash_to(offset)
         return self._offset
+
+    def promise(self, sha256: str) -> None:
+        self._settle()
+        if self._side is not None and self._side.promised != sha256:
+            self._side.promised = sha256
+            with disk_errors():
+                self._write_side()
 
     # ── pieces ahead of the offset ────────────────────────────────────────────────────────────────
 

@@ -78,6 +78,12 @@ class Part(Protocol):
     def flush(self) -> None:
         """Let the sidecar vouch for every byte written so far."""
 
+    def promise(self, sha256: str) -> None:
+        """Put on record, before they come, that the next bytes fit only if the file has this sha256 in the end.
+
+        What is held counts for nobody who does not want that file, until all of it is thrown away.
+        """
+
     @property
     def begun(self) -> RemoteFacts | None:
         """The file that what is here was begun as, also when nothing is vouched for but pieces further on."""

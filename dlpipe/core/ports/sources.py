@@ -55,6 +55,16 @@ class Source(Protocol):
         """
 
 
+class Flips(Protocol):
+    """Hosts whose validators change from answer to answer (row 36), as any worker saw it. Best effort: never fails."""
+
+    def note(self, host: str) -> None:
+        """The host answered a range as if the file were another one."""
+
+    def off(self, host: str) -> bool:
+        """Is resume turned off there? Until the first of its last three flips is an hour old."""
+
+
 class TorrentClient(Protocol):
     """A program that transfers torrents for us.
 
