@@ -23,6 +23,7 @@ from dlpipe.db.clock import after
 from dlpipe.db.rows import JOB_COLUMNS, job_from
 from dlpipe.db.schema import artifact_jobs, jobs
 from dlpipe.net import urls
+from dlpipe.net.flips import LocalFlips
 from dlpipe.pipeline import dispatch, planner, runner
 from dlpipe.pipeline.deps import Deps, Policy
 from dlpipe.pipeline.stages import STAGES
@@ -69,6 +70,7 @@ def make_deps(
         publisher=publisher or FakePublisher(),
         progress=progress or FakeProgress(),
         reservations=reservations or FakeReservations(),
+        flips=LocalFlips(),
         parse_url=urls.parse,
         policy=policy or Policy(),
         chance=lambda: 0.5,
@@ -97,7 +99,7 @@ class World:
             progress=self.progress,
             reservations=self.reservations,
         )
-        self.deps = replace(made, clock=lambda: self.now)
+        self.deps = replace(made, clock=lambda: self.now, flips=LocalFlips(lambda: self.now))
 
     def policy(self, **changes: Any) -> None:
         self.deps = replace(self.deps, policy=replace(self.deps.policy, **changes))

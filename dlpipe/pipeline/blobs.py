@@ -55,7 +55,7 @@ def registered(this: Round) -> None:
         this.found("unfinished", "rows", f"{len(lost)} of {looked} files are missing: is the store mounted?")
         return
     for record, fault in lost:
-        _bring_again(this, record, fault)
+        bring_again(this, record, fault)
     this.go_on_at(ROWS, before, after)
 
 
@@ -107,10 +107,10 @@ def _reread(this: Round, record: ArtifactRecord) -> None:
     right = store.is_right(pointer, record.sha256, record.byte_size)
     verdict = judge_registered(RegisteredFacts(record.byte_size, store.size(pointer), marked=False, right=right))
     if isinstance(verdict, Lost) and verdict.fault is Fault.DAMAGED:
-        _bring_again(this, record, verdict.fault)
+        bring_again(this, record, verdict.fault)
 
 
-def _bring_again(this: Round, record: ArtifactRecord, fault: Fault) -> None:
+def bring_again(this: Round, record: ArtifactRecord, fault: Fault) -> None:
     """Mark the artifact and send its job back to a new run, in one transaction; a job that is busy is left to it."""
     job_id = record.created_by_job_id
     with this.deps.database.read() as unit:

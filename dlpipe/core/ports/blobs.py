@@ -69,11 +69,20 @@ class Part(Protocol):
     def rewind(self, offset: int) -> int:
         """Go back to `offset`, which is at most what was verified or written; answer where that is."""
 
+    def buffer(self) -> memoryview:
+        """Memory to be filled for `write`; what was not written from it is lost at the next call."""
+
     def write(self, data: bytes | memoryview) -> None:
-        """Append at the offset, and checkpoint now and then."""
+        """Append at the offset, and checkpoint now and then; what lies in a buffer must not be touched any more."""
 
     def flush(self) -> None:
         """Let the sidecar vouch for every byte written so far."""
+
+    def promise(self, sha256: str) -> None:
+        """Put on record, before they come, that the next bytes fit only if the file has this sha256 in the end.
+
+        What is held counts for nobody who does not want that file, until all of it is thrown away.
+        """
 
     @property
     def begun(self) -> RemoteFacts | None:
@@ -144,6 +153,9 @@ class BlobStore(Protocol):
 
     def place(self, tenant: str, project: str, sha256: str, ext: str) -> Place: ...
 
+    def place_at(self, pointer: str) -> Place:
+        """The place that a pointer of this store names."""
+
     def publish(self, part: Part, place: Place, size: int) -> bool:
         """Give the part's bytes, re-hashed, their final name, durably; True when they were there already.
 
@@ -155,6 +167,9 @@ class BlobStore(Protocol):
 
     def holds(self, pointer: str, size: int) -> bool:
         """Is the blob there with this size? (cheap)"""
+
+    def exists(self, pointer: str) -> bool:
+        """Is anything at all under the blob's name?"""
 
     def is_right(self, pointer: str, sha256: str, size: int) -> bool:
         """Is the blob there and do its bytes hash to its name? (reads it all)"""

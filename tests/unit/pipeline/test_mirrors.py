@@ -159,3 +159,17 @@ def test_when_all_fail_the_bytes_are_kept_and_the_next_run_asks_where_they_came_
 def test_our_own_trouble_is_not_tried_on_everybody(world: World) -> None:
     job = fetch(world, max_bytes=1000)
     assert (world.view(job).error_code, asked(world)) == ("too_large", [(URL, 0)])
+
+
+def test_bytes_joined_on_the_promise_of_a_digest_are_nothing_to_a_job_without_it(world: World) -> None:
+    """The mirror has another file: only the digest would have told, and the second job of that URL has none."""
+    other = bytearray(BODY)
+    other[HALF + 1] ^= 1
+    world.source.put(MIRROR, bytes(other), etag='"its own"')
+    world.source.script(URL, Says(body=[BODY[:HALF], CUT]))
+    world.source.script(MIRROR, Says(body=[bytes(other[HALF - OVERLAP : HALF + 2 * OVERLAP]), CUT]))
+    world.source.script(THIRD, Permanent("", code="http_404"))
+    first = fetch(world, sha256=sha256(BODY))
+    assert world.view(first).error_code == "body_cut"
+    second = world.fetch(URL, work_id="another")
+    assert (world.state(second), list(world.blobs().values())) == (State.DEDUPED, [BODY])

@@ -1,0 +1,54 @@
+"""A certificate authority for a test, and what it signs; made by the program `openssl`."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.conftest import absent
+
+NAME = "files.example"
+_KEY = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
+
+
+@dataclass(frozen=True)
+class Certificate:
+    chain: Path
+    key: Path
+
+
+class Authority:
+    def __init__(self, folder: Path, name: str = "an authority of the tests") -> None:
+        if shutil.which("openssl") is None:
+            absent("no openssl to make certificates with: install the Debian package openssl")
+        self._folder, self._made = folder, 0
+        folder.mkdir(exist_ok=True)
+        folder.chmod(0o755)
+        self.file, self._key = folder / "ca.pem", folder / "ca.key"
+        _openssl("req", "-x509", *_KEY, "-keyout", self._key, "-out", self.file, "-subj", f"/CN={name}", "-days", "2")
+
+    def sign(self, name: str = NAME, *, days: int = 2) -> Certificate:
+        """For that host name; with fewer than 0 days it has expired."""
+        self._made += 1
+        made = Certificate(self._folder / f"{self._made}.pem", self._folder / f"{self._made}.key")
+        request, names = self._folder / "request", self._folder / "names"
+        names.write_text(f"subjectAltName=DNS:{name}\n")
+        _openssl("req", *_KEY, "-keyout", made.key, "-out", request, "-subj", "/CN=server")
+        signer = ["-CA", self.file, "-CAkey", self._key, "-CAcreateserial"]
+        _openssl("x509", "-req", "-in", request, *signer, "-days", days, "-extfile", names, "-out", made.chain)
+        made.key.chmod(0o644)  # the server that reads it may be run as nobody
+        return made
+
+    def self_signed(self, name: str = NAME) -> Certificate:
+        self._made += 1
+        made = Certificate(self._folder / f"{self._made}.pem", self._folder / f"{self._made}.key")
+        more = ["-subj", f"/CN={name}", "-addext", f"subjectAltName=DNS:{name}", "-days", "2"]
+        _openssl("req", "-x509", *_KEY, "-keyout", made.key, "-out", made.chain, *more)
+        made.key.chmod(0o644)
+        return made
+
+
+def _openssl(*words: object) -> None:
+    subprocess.run(["openssl", *map(str, words)], check=True, capture_output=True)
