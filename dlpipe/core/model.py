@@ -230,6 +230,7 @@ class JobView:
     error_debug_id: str | None
     artifacts: tuple[str, ...] = ()
     purpose: Purpose | None = None
+    fence: int = 0
 
 
 class Fault(StrEnum):
@@ -275,7 +276,11 @@ class OpView:
 
 @dataclass(frozen=True, slots=True)
 class PlanAnswer:
-    """What planning a spec came to: `created`, `known` (on its way), `skipped` (done) or `failed` (for good)."""
+    """What planning a spec came to.
+
+    `created`, `known` (on its way), `skipped` (done), `failed` (for good), `canceled`, or `refreshed` (it was done or
+    had failed, and is due again).
+    """
 
     job_id: str
     outcome: str

@@ -50,6 +50,9 @@ class LocalBlobStore:
     def place(self, tenant: str, project: str, sha256: str, ext: str) -> Place:
         return Place(tenant, project, sha256, ext, self._shard_width)
 
+    def place_at(self, pointer: str) -> Place:
+        return place_of(pointer)
+
     def shard(self, pointer: str) -> str:
         place = place_of(pointer)
         return place.sha256[: place.shard_width]
@@ -97,18 +100,23 @@ class LocalBlobStore:
             os.rename(place.name, f"{place.name}.damaged-{uuid.uuid4().hex[:8]}", src_dir_fd=where, dst_dir_fd=where)
 
     def size(self, pointer: str) -> int | None:
-        place = place_of(pointer)
+        found = self._look(place_of(pointer))
+        return found.st_size if found is not None and stat.S_ISREG(found.st_mode) else None
+
+    def holds(self, pointer: str, size: int) -> bool:
+        return self.size(pointer) == size
+
+    def exists(self, pointer: str) -> bool:
+        return self._look(place_of(pointer)) is not None
+
+    def _look(self, place: Place) -> os.stat_result | None:
         try:
             with folder(self._root, place.folders) as where:
-                found = os.stat(place.name, dir_fd=where, follow_symlinks=False)
+                return os.stat(place.name, dir_fd=where, follow_symlinks=False)
         except OSError as error:
             if error.errno in (errno.ENOENT, errno.ENOTDIR):
                 return None
             raise as_failure(error) from error
-        return found.st_size if stat.S_ISREG(found.st_mode) else None
-
-    def holds(self, pointer: str, size: int) -> bool:
-        return self.size(pointer) == size
 
     def is_right(self, pointer: str, sha256: str, size: int) -> bool:
         place = place_of(pointer)

@@ -144,6 +144,9 @@ class BlobStore(Protocol):
 
     def place(self, tenant: str, project: str, sha256: str, ext: str) -> Place: ...
 
+    def place_at(self, pointer: str) -> Place:
+        """The place that a pointer of this store names."""
+
     def publish(self, part: Part, place: Place, size: int) -> bool:
         """Give the part's bytes, re-hashed, their final name, durably; True when they were there already.
 
@@ -155,6 +158,9 @@ class BlobStore(Protocol):
 
     def holds(self, pointer: str, size: int) -> bool:
         """Is the blob there with this size? (cheap)"""
+
+    def exists(self, pointer: str) -> bool:
+        """Is anything at all under the blob's name?"""
 
     def is_right(self, pointer: str, sha256: str, size: int) -> bool:
         """Is the blob there and do its bytes hash to its name? (reads it all)"""

@@ -171,4 +171,4 @@ class Owned(Protocol):
     def artifacts_of(self, job_id: str) -> list[ArtifactRecord]: ...
 
     def measures_of(self, job_id: str) -> Mapping[str, Any] | None:
-        """The manifest row of the job's newest result."""
+        """The manifest row of the job's newest result: the one that its latest run brought, or found unchanged."""

@@ -16,6 +16,10 @@ class Dedupe(Stage):
         indexed = latest(results, OpType.INDEX, IndexResult)
         return {"sha256": indexed.sha256, "pointer": indexed.pointer}
 
+    def probe(self, work: Work) -> DedupeResult | None:
+        """None: a file that was brought again shares nothing any more, whatever an earlier run achieved."""
+        return None
+
     def perform(self, work: Work) -> DedupeResult:
         indexed = latest(work.results, OpType.INDEX, IndexResult)
         placed = latest(work.results, OpType.FINALIZE, FinalizeResult)
