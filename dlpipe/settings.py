@@ -122,7 +122,15 @@ class Dispatch(_Section):
 
 
 class Heal(_Section):
+    """Reconcile: how often, how much at a time, and for how long things are left alone."""
+
     every_s: float = Field(60.0, gt=0)
+    deadline_s: float = Field(30.0, gt=0, le=3_600)
+    items_per_round: int = Field(2_000, ge=1)
+    rehash_bytes_per_round: int = Field(64 << 20, ge=0)
+    file_grace_s: float = Field(3_600.0, ge=0)
+    part_age_s: float = Field(3_600.0, ge=0)
+    max_missing: int = Field(100, ge=0)
 
 
 class Torrents(_Section):

@@ -41,7 +41,7 @@ from dlpipe.lease.beat import SingleFlight
 from dlpipe.lease.lock import RedisLeases
 from dlpipe.lease.progress import RedisProgress
 from dlpipe.lease.reservations import RedisReservations
-from dlpipe.pipeline.deps import Deps, Policy, StreamPolicy
+from dlpipe.pipeline.deps import Deps, HealPolicy, Policy, StreamPolicy
 from dlpipe.pipeline.torrents import DownloadPolicy, Messages, TorrentDeps
 from dlpipe.settings import Settings
 
@@ -149,6 +149,14 @@ def policy(chosen: Settings) -> Policy:
         window=chosen.dispatch.window,
         window_per_host=chosen.dispatch.window_per_host,
         lost_after_s=chosen.dispatch.lost_after_s,
+        heal=HealPolicy(
+            deadline_s=chosen.heal.deadline_s,
+            items=chosen.heal.items_per_round,
+            rehash_bytes=chosen.heal.rehash_bytes_per_round,
+            grace_s=chosen.heal.file_grace_s,
+            part_age_s=chosen.heal.part_age_s,
+            max_missing=chosen.heal.max_missing,
+        ),
     )
 
 

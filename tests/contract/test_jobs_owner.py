@@ -155,6 +155,7 @@ QUESTIONS: dict[str, Question] = {
     "get_many": lambda unit, scope, job_id: unit.owned(scope).get_many([job_id]),
     "list after": lambda unit, scope, job_id: unit.owned(scope).list_(None, 9, job_id),
     "cancel": lambda unit, scope, job_id: unit.owned(scope).cancel(job_id),
+    "refresh": lambda unit, scope, job_id: unit.owned(scope).refresh(job_id),
     "retry": lambda unit, scope, job_id: unit.owned(scope).retry(job_id),
     "ops": lambda unit, scope, job_id: unit.owned(scope).ops(job_id),
     "artifacts_of": lambda unit, scope, job_id: unit.owned(scope).artifacts_of(job_id),
@@ -176,7 +177,7 @@ def finished_job(bench: Bench) -> str:
     return job_id
 
 
-@pytest.mark.parametrize("state", [S.PLANNED, S.FAILED])
+@pytest.mark.parametrize("state", [S.PLANNED, S.FAILED, S.DEDUPED])
 @pytest.mark.parametrize("name", sorted(QUESTIONS))
 def test_a_foreign_job_answers_like_an_unknown_one_and_is_not_touched(bench: Bench, name: str, state: State) -> None:
     job_id, ask = finished_job(bench), QUESTIONS[name]
@@ -218,3 +219,13 @@ def test_lists_and_counts_show_only_the_scopes_own(bench: Bench) -> None:
         assert unit.owned(OWN).get_many([]) == []
         assert unit.owned(Scope("default", "other")).list_(None, 9, None) == []
         assert unit.owned(Scope("other")).counts()[Status.PENDING] == 1
+
+
+@pytest.mark.xfail(
+    strict=True, reason="a job that failed for good forgets that its result is registered (docs/model.md)"
+)
+def test_a_job_whose_result_is_registered_is_not_canceled_after_a_retry(bench: Bench) -> None:
+    job_id = bench.in_state(S.INDEXED)
+    bench.fail(bench.hold("dedupe", job_id), FOR_GOOD)
+    assert retry(bench, job_id) is Status.PENDING
+    assert cancel(bench, job_id) is not Status.CANCELED

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 
 import pytest
 
+from dlpipe.store.sidecar import Sidecar
 from tests.fleet import Fleet
 from tests.webserver import WebServer
 from tests.world import blobs, staged
@@ -96,10 +96,10 @@ def vouched(fleet: Fleet) -> int:
     """How many bytes the sidecar of the one part vouches for."""
     for side in (fleet.home / "store" / ".staging").rglob("*.json"):
         try:
-            marks = json.loads(json.loads(side.read_text())["body"])["checkpoints"]
+            found = Sidecar.load(side.read_bytes())
         except FileNotFoundError:
             continue
-        return int(marks[-1][0]) if marks else 0
+        return found.checkpoints[-1].offset if found and found.checkpoints else 0
     return 0
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Protocol
 
 from dlpipe.core.flow import StageRow
-from dlpipe.core.model import ArtifactJob, ArtifactRecord, JobSpec, JobView, OpView, PlanAnswer
+from dlpipe.core.model import ArtifactJob, ArtifactRecord, Fault, JobSpec, JobView, OpView, PlanAnswer
 from dlpipe.core.recovery import FailureWrite
 from dlpipe.core.states import State, Status
 
@@ -51,6 +52,7 @@ class Held:
 
     job: ArtifactJob
     token: str
+    until: datetime | None = None
 
 
 class Jobs(Protocol):
@@ -87,7 +89,11 @@ class Backlog(Protocol):
     """The jobs that wait for a message or for a holder: what dispatch and reconcile go by, across all tenants."""
 
     def take_due(self, limit: int, window: int, per_host: int) -> list[Hint]:
-        """Mark due jobs as published, as far as the window allows, and answer what to send."""
+        """Mark due jobs as published, as far as the window allows, and answer what to send.
+
+        The highest priority first; within one, tenants share the room, least in flight first; within a tenant, who
+        waits longest. The cost is that of the answer, however many jobs are planned and whatever host is full.
+        """
 
     def waiting(self) -> int:
         """How many jobs wait for a message that was sent: published, held by nobody."""
@@ -98,14 +104,34 @@ class Backlog(Protocol):
     def unpublish(self, job_ids: Sequence[str]) -> None:
         """The messages could not be sent: the jobs are as if never published."""
 
-    def expired(self, limit: int) -> list[Held]:
-        """Jobs whose mirrored lease has run out."""
+    def expired(self, limit: int, after: Held | None = None) -> list[Held]:
+        """Jobs whose mirrored lease has run out, the longest ago first; `after`: the last of the page before."""
 
-    def held(self, limit: int) -> list[Held]:
-        """Jobs whose mirrored lease is live."""
+    def held(self, limit: int, after: Held | None = None) -> list[Held]:
+        """Jobs whose mirrored lease is live; pages as above."""
 
     def orphan(self, held: Held, write: FailureWrite | None) -> bool:
         """Free the job from a dead holder: a new run is due (None), or it fails for good. Guarded by the fence."""
+
+    def get(self, job_id: str) -> ArtifactJob | None:
+        """The job as it stands; None for an unknown one, and for jobs of other kinds."""
+
+    def clear_mirror(self, held: Held) -> bool:
+        """Forget a lease that ran out on a job that nobody may work on any more, or whose run is over (HEAL-5)."""
+
+    def wanted_parts(self, parts: Sequence[str]) -> set[str]:
+        """Which of these names of parts a job that is not at its end goes by."""
+
+    def known(self, job_ids: Sequence[str]) -> set[str]:
+        """Which of these jobs there are at all."""
+
+    def reopen(self, job_id: str, fence: int, fault: Fault) -> bool:
+        """The job's file is at fault: a new run from the start is due at once, its purpose repair (HEAL-3).
+
+        Done only to a job that the table lets be reopened (FINALIZED or later, not canceled), as long as its fence is
+        the one that was seen when the file was looked for, nobody holds it, and no run from the start is due already.
+        It raises the fence: of two that saw the same, one does it and the other is answered False.
+        """
 
 
 class Owned(Protocol):
@@ -122,14 +148,27 @@ class Owned(Protocol):
     def counts(self) -> Mapping[Status, int]: ...
 
     def cancel(self, job_id: str) -> Status | None:
-        """Cancel if the table allows it; the status afterwards; None for an unknown or foreign id."""
+        """Cancel if the table allows it; the status afterwards; None for an unknown or foreign id.
+
+        A further run that a job at a good end waits for is taken back, and the job stays at its end.
+        """
 
     def retry(self, job_id: str) -> Status | None:
-        """Make a job that failed for good due again, with its attempts given back; status as above."""
+        """Make a job that failed for good due again, with its attempts given back; status as above.
+
+        What the failed run was for, a refresh or a repair, the next one is for as well.
+        """
+
+    def refresh(self, job_id: str) -> Status | None:
+        """Make a finished job due again, its purpose to ask the server whether it has something newer (PLAN-6).
+
+        A job on its way is left alone, and so is a canceled one; one that failed for good is due as by `retry`, and
+        its next run asks the server as well. Status as above. What the job has registered stays registered.
+        """
 
     def ops(self, job_id: str) -> list[OpView]: ...
 
     def artifacts_of(self, job_id: str) -> list[ArtifactRecord]: ...
 
     def measures_of(self, job_id: str) -> Mapping[str, Any] | None:
-        """The manifest row of the job's newest result."""
+        """The manifest row of the job's newest result: the one that its latest run brought, or found unchanged."""

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from dlpipe.core.downloads import Downloads
 from dlpipe.core.flow import OpType
-from dlpipe.core.model import ArtifactJob, ArtifactRecord, Scope
+from dlpipe.core.model import ArtifactJob, ArtifactRecord, Fault, Scope
 from dlpipe.core.ports.jobs import Backlog, Jobs, Owned
 from dlpipe.core.results import Result, Results
 
@@ -69,7 +69,10 @@ class Registry(Protocol):
     """Artifacts and the indexes that find bytes again."""
 
     def known_url(self, tenant_id: str, canonical_url: str, trust_s: float | None) -> KnownBlob | None:
-        """What the URL gave when it was last seen, if that is at most `trust_s` ago; None: however long ago."""
+        """What the URL gave when it was last seen, if that is at most `trust_s` ago; None: however long ago.
+
+        Bytes whose file is marked as at fault are not known.
+        """
 
     def first_copy(self, dedupe_scope: str, sha256: str) -> FirstCopy | None: ...
 
@@ -79,8 +82,26 @@ class Registry(Protocol):
     def repoint(self, dedupe_scope: str, sha256: str, old: str, new: str, job_id: str) -> None:
         """The first copy is gone or damaged: this one takes its place."""
 
+    def artifacts_after(self, artifact_uuid: str, limit: int) -> list[ArtifactRecord]:
+        """All registered artifacts in one order, whoever they belong to; empty: from the first one."""
+
+    def registered(self, blobs: Sequence[tuple[str, str]]) -> set[str]:
+        """Which of these (pointer, sha256) some artifact has; answers pointers."""
+
     def add_artifact(self, record: ArtifactRecord) -> None:
         """Register a result and link it to its job; the same record again changes nothing."""
+
+    def result_of(self, job_id: str, sha256: str) -> ArtifactRecord | None:
+        """The newest result of the job that is these bytes."""
+
+    def add_fault(self, artifact_uuid: str, fault: Fault) -> bool:
+        """Mark the artifact's file as missing or damaged; False when it is marked already, which changes nothing."""
+
+    def faulty(self, limit: int, after: str | None = None) -> list[ArtifactRecord]:
+        """Artifacts that are marked, by their uuid; `after` is the last one of the page before."""
+
+    def mend(self, sha256: str, pointer: str) -> int:
+        """The file is there and right: no artifact whose file it is stays marked. Answer how many were."""
 
     def see_url(self, tenant_id: str, canonical_url: str, blob: KnownBlob) -> None: ...
 
@@ -89,6 +110,15 @@ class Registry(Protocol):
 
     def note(self, artifact_uuid: str, job_id: str, facts: Mapping[str, Any]) -> None:
         """Write what is measured of an artifact into its manifest row."""
+
+
+class Cursors(Protocol):
+    """Where rounds that see a part of everything go on. Losing one costs a walk from the start."""
+
+    def get(self, name: str) -> str:
+        """Empty at the start."""
+
+    def put(self, name: str, position: str) -> None: ...
 
 
 class Unit(Protocol):
@@ -102,6 +132,8 @@ class Unit(Protocol):
     def ledger(self) -> Ledger: ...
     @property
     def registry(self) -> Registry: ...
+    @property
+    def cursors(self) -> Cursors: ...
     @property
     def torrents(self) -> Downloads: ...
 

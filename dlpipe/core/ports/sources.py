@@ -26,6 +26,12 @@ class Answer(Protocol):
     def chunks(self) -> Iterator[bytes]:
         """The raw body. Retryable(`body_cut`) when it broke off, Permanent(`protocol_error`) when it is malformed."""
 
+    def read_into(self, buffer: memoryview) -> int:
+        """Put the next bytes of the body into the buffer, at least one; 0 at the end. Fails as `chunks` does.
+
+        Of one answer either this is used or `chunks`.
+        """
+
 
 class Source(Protocol):
     """A server that we ask for files. Failures come as StageFailure with a code; redirects are followed inside."""
