@@ -15,39 +15,35 @@ _KEY = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
 
 @dataclass(frozen=True)
 class Certificate:
-    chain: Path
-    key: Path
+    """In PEM: whoever serves with it puts it where it may read it."""
+
+    chain: str
+    key: str
 
 
 class Authority:
     def __init__(self, folder: Path, name: str = "an authority of the tests") -> None:
         if shutil.which("openssl") is None:
             absent("no openssl to make certificates with: install the Debian package openssl")
-        self._folder, self._made = folder, 0
+        self._folder = folder
         folder.mkdir(exist_ok=True)
-        folder.chmod(0o755)
         self.file, self._key = folder / "ca.pem", folder / "ca.key"
         _openssl("req", "-x509", *_KEY, "-keyout", self._key, "-out", self.file, "-subj", f"/CN={name}", "-days", "2")
 
     def sign(self, name: str = NAME, *, days: int = 2) -> Certificate:
         """For that host name; with fewer than 0 days it has expired."""
-        self._made += 1
-        made = Certificate(self._folder / f"{self._made}.pem", self._folder / f"{self._made}.key")
-        request, names = self._folder / "request", self._folder / "names"
+        request, names, key, chain = (self._folder / name for name in ("request", "names", "server.key", "server.pem"))
         names.write_text(f"subjectAltName=DNS:{name}\n")
-        _openssl("req", *_KEY, "-keyout", made.key, "-out", request, "-subj", "/CN=server")
+        _openssl("req", *_KEY, "-keyout", key, "-out", request, "-subj", "/CN=server")
         signer = ["-CA", self.file, "-CAkey", self._key, "-CAcreateserial"]
-        _openssl("x509", "-req", "-in", request, *signer, "-days", days, "-extfile", names, "-out", made.chain)
-        made.key.chmod(0o644)  # the server that reads it may be run as nobody
-        return made
+        _openssl("x509", "-req", "-in", request, *signer, "-days", days, "-extfile", names, "-out", chain)
+        return Certificate(chain.read_text(), key.read_text())
 
     def self_signed(self, name: str = NAME) -> Certificate:
-        self._made += 1
-        made = Certificate(self._folder / f"{self._made}.pem", self._folder / f"{self._made}.key")
+        key, chain = self._folder / "own.key", self._folder / "own.pem"
         more = ["-subj", f"/CN={name}", "-addext", f"subjectAltName=DNS:{name}", "-days", "2"]
-        _openssl("req", "-x509", *_KEY, "-keyout", made.key, "-out", made.chain, *more)
-        made.key.chmod(0o644)
-        return made
+        _openssl("req", "-x509", *_KEY, "-keyout", key, "-out", chain, *more)
+        return Certificate(chain.read_text(), key.read_text())
 
 
 def _openssl(*words: object) -> None:

@@ -38,6 +38,8 @@ class Site:
     port: int
     gzip: bool
     tls: Certificate | None = None
+    down: str | None = None
+    """Where `/down` is redirected to."""
 
     @property
     def documents(self) -> Path:
@@ -87,7 +89,8 @@ http {{
   gzip {"on" if site.gzip else "off"}; gzip_types *; gzip_min_length 1; gzip_proxied any;
   server {{
     listen 127.0.0.1:{site.port}{" ssl" if site.tls else ""}; root {site.documents};
-    {_nginx_tls(site.tls) if site.tls else ""}
+    {_nginx_tls(site, site.tls) if site.tls else ""}
+    {f"location /down {{ return 302 {site.down}; }}" if site.down else ""}
     if (-f {site.busy}) {{ return 429; }}
     error_page 429 @busy;
     location @busy {{ add_header Retry-After {RETRY_AFTER_S} always; return 429; }}
@@ -99,10 +102,10 @@ http {{
     return ["nginx", "-e", f"{site.folder}/error.log", "-p", str(site.folder), "-c", site.write("nginx.conf", config)]
 
 
-def _nginx_tls(tls: Certificate) -> str:
+def _nginx_tls(site: Site, tls: Certificate) -> str:
     """What is not asked for by the one name, in the handshake as in the request, is misdirected."""
     return f"""
-    ssl_certificate {tls.chain}; ssl_certificate_key {tls.key};
+    ssl_certificate {site.write("chain.pem", tls.chain)}; ssl_certificate_key {site.write("key.pem", tls.key)};
     if ($ssl_server_name != {NAME}) {{ return 421; }}
     if ($host != {NAME}) {{ return 421; }}
 """
@@ -144,7 +147,8 @@ def caddy(site: Site) -> list[str]:
   auto_https off
 }}
 {f"https://{NAME}" if site.tls else "http://127.0.0.1"}:{site.port} {{
-  {f"bind 127.0.0.1{chr(10)}  tls {site.tls.chain} {site.tls.key}" if site.tls else ""}
+  bind 127.0.0.1
+  {f"tls {site.write('chain.pem', site.tls.chain)} {site.write('key.pem', site.tls.key)}" if site.tls else ""}
   {"encode gzip" if site.gzip else ""}
   root * {site.documents}
   @busy file {{

@@ -126,6 +126,11 @@ class World:
             outcome = self.run(name, job_id, run)
             assert isinstance(outcome, runner.Done), f"{name}: {outcome}"
 
+    def try_stream(self, job_id: str, run: int = 1) -> runner.Outcome:
+        """Carry out the stream stage, after those before it."""
+        self.run_to("stream", job_id, run)
+        return self.run("stream", job_id, run)
+
     def fetch(self, url: str, **fields: Any) -> str:
         job_id = self.plan(url, **fields)
         self.drive()
@@ -187,6 +192,12 @@ class World:
     def op(self, job_id: str, op: OpType, scope: Scope = DEFAULT) -> OpView:
         """The newest op of that kind."""
         return [one for one in self.ops(job_id, scope) if one.op_type == op][-1]
+
+    def streamed(self, job_id: str) -> dict[str, Any]:
+        """What the newest stream stage recorded."""
+        found = self.op(job_id, OpType.STREAM).result
+        assert found is not None
+        return dict(found)
 
     def artifacts(self, job_id: str, scope: Scope = DEFAULT) -> list[ArtifactRecord]:
         with self.database.read() as unit:

@@ -6,9 +6,10 @@ from collections.abc import Iterator
 
 from dlpipe.core import flow, recovery, states
 from dlpipe.core.states import Moment, State
+from tests.model.effects import EFFECTS, NAMES, POLICY
 from tests.model.explorer import Step
 from tests.model.guards import Fault, Guard, Never
-from tests.model.worker import EFFECTS, NAMES, POLICY, Workers, crashed
+from tests.model.worker import Workers, crashed
 from tests.model.world import GONE, WHOLE, Worker, World
 
 

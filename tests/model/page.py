@@ -17,11 +17,13 @@ Tests try some orders of events. The model tries all of them: every order in whi
 database, reconcile and people can take their steps with one job, and in each place everything that may go wrong. It
 reads the transition table and the chain from `dlpipe/core/states.py` and `dlpipe/core/flow.py` and decides with
 `dlpipe/core/recovery.py` itself; what the database, Redis and the file system do is restated in small guarded steps,
-each naming the function that it mirrors. `tests/model/worker.py` is what a worker does, `around.py` all the rest.
+each naming the function that it mirrors. `tests/model/worker.py` and `effects.py` are
+what a worker does, `around.py` is all the rest.
 
 **With all guards, no order of events breaks a property, whichever {most} things go wrong.** A fast test visits all
-{fast} states for one thing that goes wrong, a slow one visits those for two. Take any one guard away, and the
-model finds the shortest way to harm: those ways are the second half of this page, and tests keep them true.
+{fast} states for one thing that goes wrong, a slow one visits those for two. Take a guard away, and the
+model finds the shortest way to harm: those ways are the second half of this page, and tests keep them true. Five
+guards stand behind others and are not missed alone; they are listed as such.
 """
 
 _HOLDS = """\
@@ -36,7 +38,8 @@ _HOLDS = """\
   are one state. Taking the lock and asking the ledger is one step, and so is recording and letting go, unless something
   goes wrong in between: what others do there they may as well do before or after.
 
-What it leaves out: a second job, except that it publishes the same bytes; `head` finding a known URL; the bytes that
+What it leaves out: runs that take up a finished job again (refresh, replay, repair);
+a second job, except that it publishes the same bytes; `head` finding a known URL; the bytes that
 `dedupe` shares; the parts of the queue that say who comes first. The release of a provably dead worker's lease (ADR 5)
 is the same as that lease running out at once.
 """

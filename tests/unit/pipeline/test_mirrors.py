@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from dlpipe.core.errors import Permanent, Postponed, Retryable, StageFailure
-from dlpipe.core.flow import OpType
 from dlpipe.core.states import State
 from tests.fakes.source import Says
 from tests.world import World, sha256
@@ -36,16 +35,10 @@ def asked(world: World) -> list[tuple[str, int]]:
     return [(get.url, get.start) for get in world.source.asked if get.method == "GET"]
 
 
-def streamed(world: World, job: str) -> dict[str, Any]:
-    found = world.op(job, OpType.STREAM).result
-    assert found is not None
-    return dict(found)
-
-
 def assert_right(world: World, job: str, host: str) -> None:
     assert (world.state(job), list(world.blobs().values())) == (State.DEDUPED, [BODY])
-    assert streamed(world, job)["host"] == host
-    assert "secret" not in str(streamed(world, job))
+    assert world.streamed(job)["host"] == host
+    assert "secret" not in str(world.streamed(job))
     assert world.row(job).run == 1  # within one run
 
 
@@ -77,7 +70,7 @@ def test_with_a_known_digest_the_next_goes_on_from_the_held_bytes(world: World) 
     job = fetch(world, sha256=sha256(BODY))
     assert_right(world, job, "mirror.example")
     assert asked(world) == [(URL, 0), (MIRROR, HALF - OVERLAP)]
-    found = streamed(world, job)
+    found = world.streamed(job)
     assert (found["resumed_from_bytes"], found["bytes_written"]) == (HALF, len(BODY))
 
 
@@ -93,7 +86,7 @@ def test_without_proof_the_next_begins_anew(world: World, etag: str | None) -> N
     world.source.script(URL, Says(body=[os.urandom(HALF), CUT]))  # not even the same bytes
     job = fetch(world)
     assert_right(world, job, "mirror.example")
-    assert streamed(world, job)["resumed_from_bytes"] == 0
+    assert world.streamed(job)["resumed_from_bytes"] == 0
 
 
 def test_an_equal_overlap_is_no_proof_where_the_validators_differ(world: World) -> None:

@@ -16,7 +16,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dlpipe.core.errors import Retryable
-from dlpipe.core.flow import OpType
 from dlpipe.core.segments import SegmentPolicy
 from dlpipe.core.states import State
 from dlpipe.pipeline.stages.segments import HOSTS
@@ -62,19 +61,13 @@ def fails_after(world: World, url: str, pieces: int, act: Callable[[], None] | N
     world.source.get = limited  # type: ignore[method-assign, assignment]
 
 
-def streamed(world: World, job: str) -> dict[str, Any]:
-    found = world.op(job, OpType.STREAM).result
-    assert found is not None
-    return dict(found)
-
-
 def asked(world: World, url: str) -> list[tuple[int, int | None, str | None]]:
     return [(get.start, get.end, get.if_range) for get in world.source.gets(url)]
 
 
 def assert_is(world: World, job: str, body: bytes, host: str = "mirror.example") -> None:
     assert (world.state(job), list(world.blobs().values()), world.staged()) == (State.DEDUPED, [body], [])
-    assert (streamed(world, job)["host"], world.row(job).run) == (host, 1)
+    assert (world.streamed(job)["host"], world.row(job).run) == (host, 1)
 
 
 def assert_in_pieces(world: World, if_range: str | None) -> None:
@@ -93,7 +86,7 @@ def test_the_same_strong_validator_and_length_go_on_in_pieces(world: World) -> N
     job = world.fetch(URL, mirrors=[MIRROR])
     assert_is(world, job, BODY)
     assert_in_pieces(world, '"v1"')
-    assert streamed(world, job)["resumed_from_bytes"] > 0
+    assert world.streamed(job)["resumed_from_bytes"] > 0
 
 
 def test_a_known_digest_goes_on_in_pieces_whatever_the_validator(world: World) -> None:
@@ -123,7 +116,7 @@ def test_without_proof_the_mirror_s_file_is_brought_whole(world: World, etag: st
     fails_after(world, URL, SERVED)
     job = world.fetch(URL, mirrors=[MIRROR])
     assert_is(world, job, other)
-    assert streamed(world, job)["resumed_from_bytes"] == 0
+    assert world.streamed(job)["resumed_from_bytes"] == 0
 
 
 def test_the_same_validator_and_length_but_other_bytes_are_found_out_by_the_first_piece(world: World) -> None:
@@ -179,7 +172,7 @@ def test_what_came_of_both_counts_for_the_job_that_knows_the_digest(world: World
     world.make_due(job)
     world.drive()
     assert list(world.blobs().values()) == [BODY]
-    assert streamed(world, job)["resumed_from_bytes"] > SERVED * PIECE
+    assert world.streamed(job)["resumed_from_bytes"] > SERVED * PIECE
 
 
 def test_when_nothing_came_of_the_first_the_mirror_begins_anew(world: World) -> None:
