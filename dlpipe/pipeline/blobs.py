@@ -102,12 +102,11 @@ def rehashed(this: Round) -> None:
 
 def _reread(this: Round, record: ArtifactRecord) -> None:
     store, pointer = this.deps.store, record.storage_pointer
-    if store.is_right(pointer, record.sha256, record.byte_size):
-        return
-    size = store.size(pointer)
-    right = None if size is None else False
-    verdict = judge_registered(RegisteredFacts(record.byte_size, size, marked=False, right=right))
-    if isinstance(verdict, Lost) and verdict.fault is Fault.DAMAGED:  # one that is missing is the other walk's
+    if not store.holds(pointer, record.byte_size):
+        return  # the other walk sees that without reading
+    right = store.is_right(pointer, record.sha256, record.byte_size)
+    verdict = judge_registered(RegisteredFacts(record.byte_size, store.size(pointer), marked=False, right=right))
+    if isinstance(verdict, Lost) and verdict.fault is Fault.DAMAGED:
         bring_again(this, record, verdict.fault)
 
 

@@ -125,9 +125,14 @@ def test_a_page_reads_the_folders_that_it_needs_and_no_others(
 ) -> None:
     for number in range(64):
         lay(tmp_path, f"t/p/{number:02x}/{f'{number:02x}' * 32}")
-    listed = []
+    listed: list[object] = []
     real = os.listdir
-    monkeypatch.setattr(os, "listdir", lambda where: listed.append(where) or real(where))
+
+    def listing(where: int) -> list[str]:
+        listed.append(where)
+        return real(where)
+
+    monkeypatch.setattr(os, "listdir", listing)
     assert len(store.walk("", 2)) == 2
     assert len(listed) <= 3 + 3
 
