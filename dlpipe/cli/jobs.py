@@ -125,7 +125,10 @@ def _brief(result: Any) -> str:
 @click.argument("job_ids", metavar="JOB...", nargs=-1, required=True)
 @_scoped
 def cancel(job_ids: tuple[str, ...], tenant_id: str, project_id: str, as_json: bool) -> int:
-    """Cancel jobs that are not done yet. A result that is registered stays."""
+    """Cancel jobs that are not done yet. A result that is registered stays.
+
+    Of a finished job that waits for a refresh, only the refresh is taken back.
+    """
     return _each(job_ids, tenant_id, project_id, as_json, "cancel", Status.CANCELED)
 
 
@@ -158,6 +161,7 @@ def refresh(job_ids: tuple[str, ...], tenant_id: str, project_id: str, as_json: 
 
 
 def _each(job_ids: tuple[str, ...], tenant_id: str, project_id: str, as_json: bool, wish: str, wanted: Status) -> int:
+    from dlpipe.cli import records
     from dlpipe.core.model import Scope
     from dlpipe.pipeline import wishes
     from dlpipe.pipeline.planner import nudge
@@ -165,8 +169,12 @@ def _each(job_ids: tuple[str, ...], tenant_id: str, project_id: str, as_json: bo
 
     scope, code = Scope(tenant_id, project_id), EXIT_OK
     for job_id in job_ids:
+        taken_back = False
         if wish == "cancel":
+            with deps().database.read() as unit:
+                before = unit.owned(scope).get(job_id)
             status = wishes.cancel(deps(), scope, job_id)
+            taken_back = before is not None and before.purpose is not None and status in records.DONE
         else:
             with deps().database.write() as unit:
                 owned = unit.owned(scope)
@@ -174,12 +182,13 @@ def _each(job_ids: tuple[str, ...], tenant_id: str, project_id: str, as_json: bo
         if status is None:
             code = _unknown(job_id)
             continue
-        if status is not wanted:
+        if status is not wanted and not taken_back:
             code = EXIT_FAILED
         if as_json:
             output.as_json({"job_id": job_id, "status": status.value})
         else:
-            click.echo(f"{job_id} {status.value}" + ("" if status is wanted else f" (nothing to {wish})"))
+            what = " (its further run is taken back)" if taken_back else f" (nothing to {wish})"
+            click.echo(f"{job_id} {status.value}" + ("" if status is wanted else what))
     if wish != "cancel":
         nudge(deps())
     return code

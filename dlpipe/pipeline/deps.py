@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from dlpipe.core.model import ArtifactJob, Scope
-from dlpipe.core.ports import BlobStore, Database, Leases, Progress, Publisher, Reservations, Source, Staging
+from dlpipe.core.ports import BlobStore, Database, Flips, Leases, Progress, Publisher, Reservations, Source, Staging
 from dlpipe.core.quota import QuotaPolicy
 from dlpipe.core.resume import ResumePolicy
 from dlpipe.core.retries import RetryPolicy
@@ -86,6 +86,7 @@ class Deps:
     publisher: Publisher
     progress: Progress
     reservations: Reservations
+    flips: Flips
     parse_url: ParseUrl
     policy: Policy = field(default_factory=Policy)
     forbidden: Callable[[str, int], str | None] = lambda host, port: None

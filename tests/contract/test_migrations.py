@@ -19,9 +19,12 @@ from alembic.script import ScriptDirectory
 
 from dlpipe.core.errors import DlpipeError, Misconfigured
 from dlpipe.core.layout import part_slug
+from dlpipe.core.model import Scope
+from dlpipe.core.states import Status
 from dlpipe.db import SqlDatabase, schema
+from dlpipe.db.clock import now
 from dlpipe.db.migrate import migrate
-from dlpipe.db.schema import metadata
+from dlpipe.db.schema import artifact_jobs, jobs, metadata
 from tests.ledgers import Bench, everything, looking, spec
 
 HEAD = schema.SCHEMA_VERSION
@@ -102,6 +105,32 @@ def test_migrating_twice_is_harmless(empty: SqlDatabase) -> None:
     assert everything(empty) == before
 
 
+def test_rows_of_the_first_schema_are_kept_and_have_no_purpose(empty: SqlDatabase) -> None:
+    config = Config()
+    config.set_main_option("script_location", str(MIGRATIONS))
+    with empty.engine.begin() as connection:
+        config.attributes["connection"] = connection
+        command.upgrade(config, "0001")
+        job = "00000000-0000-5000-8000-000000000001"
+        at = connection.scalar(sa.select(now()))
+        connection.execute(
+            sa.insert(jobs).values(
+                job_id=job, tenant_id="t", project_id="p", job_type="artifact_download", status="completed",
+                idempotency_key="k", created_at=at, updated_at=at,
+            )
+        )  # fmt: skip
+        connection.execute(
+            sa.insert(artifact_jobs).values(
+                job_id=job, work_id="w", artifact_id="a", canonical_url="u", request_url="u", host="h", state="DEDUPED",
+            )
+        )  # fmt: skip
+    assert migrate(empty) == ("0001", HEAD)
+    found = Bench(empty).row(job)
+    assert (found["state"], found["run"], found["purpose"]) == ("DEDUPED", 0, None)
+    with empty.write() as unit:
+        assert unit.owned(Scope("t", "p")).refresh(job) is Status.PENDING
+
+
 def test_an_older_schema_is_refused_until_it_is_migrated(database: SqlDatabase) -> None:
     say_version(database, "0000")
     assert code_of(database) == "schema_behind"
@@ -143,7 +172,10 @@ def _stored_now(database: SqlDatabase) -> object:
 
 MIGRATE = """
 import sys
+from dlpipe.core.model import Scope
+from dlpipe.core.states import Status
 from dlpipe.db import SqlDatabase
+from dlpipe.db.clock import now
 from dlpipe.db.migrate import migrate
 sys.stdin.readline()
 database = SqlDatabase(sys.argv[1])

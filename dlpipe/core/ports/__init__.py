@@ -7,7 +7,7 @@ from dlpipe.core.ports.blobs import Adopted, BlobStore, Foreign, Part, Staged, S
 from dlpipe.core.ports.jobs import Backlog, Claim, Claimed, Held, Hint, Jobs, Owned, Past, Refused
 from dlpipe.core.ports.leases import Lease, Leases, Progress, Publisher, Reservations
 from dlpipe.core.ports.ledger import Cursors, Database, FirstCopy, KnownBlob, Ledger, Registry, StartedOp, Unit
-from dlpipe.core.ports.sources import Answer, Source, TorrentClient
+from dlpipe.core.ports.sources import Answer, Flips, Source, TorrentClient
 
 __all__ = [
     "Adopted",
@@ -19,6 +19,7 @@ __all__ = [
     "Cursors",
     "Database",
     "FirstCopy",
+    "Flips",
     "Foreign",
     "Held",
     "Hint",

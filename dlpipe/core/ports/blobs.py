@@ -69,11 +69,20 @@ class Part(Protocol):
     def rewind(self, offset: int) -> int:
         """Go back to `offset`, which is at most what was verified or written; answer where that is."""
 
+    def buffer(self) -> memoryview:
+        """Memory to be filled for `write`; what was not written from it is lost at the next call."""
+
     def write(self, data: bytes | memoryview) -> None:
-        """Append at the offset, and checkpoint now and then."""
+        """Append at the offset, and checkpoint now and then; what lies in a buffer must not be touched any more."""
 
     def flush(self) -> None:
         """Let the sidecar vouch for every byte written so far."""
+
+    def promise(self, sha256: str) -> None:
+        """Put on record, before they come, that the next bytes fit only if the file has this sha256 in the end.
+
+        What is held counts for nobody who does not want that file, until all of it is thrown away.
+        """
 
     @property
     def begun(self) -> RemoteFacts | None:
