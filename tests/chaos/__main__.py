@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import random
 import re
@@ -17,8 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import sqlalchemy as sa
-
+from tests import checker
 from tests.chaos import check, conduct, faults, work
 from tests.chaos.conduct import HEAL_WITHIN_S, Conductor, Story
 from tests.chaos.town import Town, faketime
@@ -74,11 +72,12 @@ def play(seed: int, count: int, place: Path, say: Callable[[str], object], fault
         story = conductor.run()
         rows = {table: town.fleet.sql(f"SELECT * FROM {table}") for table in check.TABLES}
         leases = town.leases()
-        with contextlib.suppress(sa.exc.SQLAlchemyError):
-            _keep_rows(place, rows)
+        _keep_rows(place, rows)
         findings = check.check(
             jobs, town.origin.url, rows, town.fleet.home / "store", list(town.origin.accesses), leases
         )
+        for one in checker.findings(town.url, town.fleet.home / "store"):
+            findings.say("verify", str(one))
     return Outcome(seed, count, story, findings, _healed(place), place)
 
 

@@ -1,5 +1,6 @@
 """What must be true once a run is over, found out from outside: rows by plain SQL, files by reading them,
-requests from the origin's access log. Nothing of the pipeline's own code is asked.
+requests from the origin's access log. Nothing of the pipeline's own code is asked; `dlpipe verify`, which shares none
+of it either, is asked as well.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class Findings:
         return {kind: len(self.wrong.get(kind, ())) for kind in KINDS}
 
 
-KINDS = ("lost", "published twice", "wrong end", "wrong hash", "orphan", "wrong origin", "asked too often")
+KINDS = ("lost", "published twice", "wrong end", "wrong hash", "orphan", "wrong origin", "asked too often", "verify")
 Rows = Mapping[str, Sequence[Any]]
 TABLES = ("jobs", "artifact_jobs", "artifact_ops", "artifacts", "job_artifacts", "manifest", "hash_index", "url_index")
 

@@ -79,8 +79,8 @@ class Town:
             (self.place / "redis").mkdir()
             self.redis = enter(Valkey(self.place / "redis"))
             self.postgres = enter(Postgres(self.place / "postgres"))
-            url = self.postgres.create_database()
-            self.database = SqlDatabase(url)
+            self.url = self.postgres.create_database()
+            self.database = SqlDatabase(self.url)
             migrate(self.database)
             stack.callback(self.database.close)
             name = self.database.url.database
@@ -182,7 +182,7 @@ class Town:
         return {
             json.loads(base64.b64decode(json.loads(message)["body"]))[0][0]
             for queue in QUEUES
-            for message in self.line.lrange(queue, 0, -1)  # type: ignore[union-attr]
+            for message in self.line.lrange(queue, 0, -1)
         }
 
     def send_again(self, seed: int, count: int) -> int:
@@ -201,7 +201,7 @@ class Town:
             chain(*links, app=self._sender).apply_async(retry=False)
         copied = 0
         for queue in QUEUES:
-            for message in self.line.lrange(queue, 0, count - 1):  # type: ignore[union-attr]
+            for message in self.line.lrange(queue, 0, count - 1):
                 self.line.rpush(queue, message)
                 copied += 1
         return len(rows) + copied
@@ -209,7 +209,7 @@ class Town:
     def lose_messages(self) -> int:
         lost = 0
         for queue in QUEUES:
-            lost += int(self.line.llen(queue))  # type: ignore[arg-type]
+            lost += int(self.line.llen(queue))
             self.line.delete(queue)
         return lost
 
@@ -218,9 +218,7 @@ class Town:
         keys = [key.decode() for key in self.line.scan_iter("dlpipe:lease:*", count=1000)]
         tokens = self.line.mget(keys) if keys else []
         return {
-            key.rpartition(":")[2]: token.decode()
-            for key, token in zip(keys, tokens, strict=True)  # type: ignore[arg-type]
-            if token is not None
+            key.rpartition(":")[2]: token.decode() for key, token in zip(keys, tokens, strict=True) if token is not None
         }
 
     def rows(self) -> dict[str, Any]:
