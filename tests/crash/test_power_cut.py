@@ -15,17 +15,19 @@ from pathlib import Path
 
 import pytest
 
+from dlpipe.core.quota import QuotaPolicy
 from dlpipe.db import SqlDatabase
+from dlpipe.db.migrate import migrate
 from dlpipe.pipeline.reconcile import reconcile
 from tests import disks, mounts
-from tests.checker import assert_clean
+from tests.checker import findings
 from tests.disks import Disks
 from tests.fleet import QUICK, Fleet
 from tests.mounts import in_private
 from tests.pipeline import Pipeline
 from tests.servers import Valkey
 from tests.webserver import WebServer
-from tests.world import blobs, sha256
+from tests.world import blobs, sha256, staged
 
 pytestmark = [pytest.mark.crash, pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -117,8 +119,6 @@ def _fetch(
     ledger: Path, store: Path, home: Path, broker: Valkey, bodies: Bodies, recording: Disks
 ) -> list[tuple[int, set[str]]]:
     """Real jobs. Answers, in time, what the ledger called finished, and how far the record reached right after."""
-    from dlpipe.db.migrate import migrate
-
     seen: list[tuple[int, set[str]]] = []
     over = threading.Event()
     with _fleet(ledger, store, home, broker) as fleet:
@@ -186,6 +186,7 @@ def _look(ledger: Path, store: Path, known: set[str], bodies: Bodies) -> int:
 def _by_hand(ledger: Path, store: Path, home: Path, broker: Valkey) -> None:
     """Reconcile and a worker's code in this process. Time passes at once: old leases are over, retries due."""
     world = Pipeline(SqlDatabase(f"sqlite:///{ledger}"), store)
+    world.policy(quota=QuotaPolicy(floor_bytes=0))
     try:
         for _ in range(6):
             for (job_id,) in world.sql("SELECT job_id FROM artifact_jobs"):
@@ -209,7 +210,8 @@ def _by_workers(ledger: Path, store: Path, home: Path, broker: Valkey) -> None:
 
 
 def _assert_whole(ledger: Path, store: Path, bodies: Bodies) -> None:
-    assert_clean(f"sqlite:///{ledger}", store)
+    wrong = [one for one in findings(f"sqlite:///{ledger}", store) if one.code != "stray_part"]
+    assert wrong == [], "\n".join(map(str, wrong))
     with sqlite3.connect(ledger) as connection:
         planned = {url for (url,) in connection.execute("SELECT request_url FROM artifact_jobs")}
         finished = {url for (url,) in connection.execute(_FINISHED)}
@@ -218,3 +220,8 @@ def _assert_whole(ledger: Path, store: Path, bodies: Bodies) -> None:
     assert finished == planned
     assert sorted((url, digest) for url, digest, _ in placed) == sorted((url, sha256(bodies[url])) for url in planned)
     assert set(map(sha256, blobs(store).values())) == {sha256(bodies[url]) for url in planned}
+    # A part's last name goes without an fsync: it can come back, beside the file that it became, and nobody reads it.
+    # Staging is swept an hour later (HEAL-4). A part that was never finished may not be left: its job was.
+    for name in staged(store):
+        if name.endswith(".part"):
+            assert sha256((store / ".staging" / name).read_bytes()) in set(map(sha256, bodies.values())), name
