@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import random
 import re
@@ -130,13 +131,13 @@ def main(arguments: list[str]) -> int:
     place = Path(tempfile.mkdtemp(prefix="dlpipe-chaos-"))
     place.chmod(0o755)  # PostgreSQL runs as nobody when we are root
     report = asked.report or Path("build") / "chaos" / f"seed-{seed}-jobs-{asked.jobs}.json"
-    began = time.monotonic()
+    began, say = time.monotonic(), functools.partial(print, flush=True)
     try:
-        outcome = play(seed, asked.jobs, place, print, asked.faults)
+        outcome = play(seed, asked.jobs, place, say, asked.faults)
     except KeyboardInterrupt:
         print(f"\nbroken off after {time.monotonic() - began:.0f} s; what was there is in {place}")
         return 130
-    show(outcome, print)
+    show(outcome, say)
     report.parent.mkdir(parents=True, exist_ok=True)
     report.write_text(json.dumps(outcome.as_json(), indent=1))
     print(f"\nreport: {report}")
