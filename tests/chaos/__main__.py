@@ -50,6 +50,7 @@ class Outcome:
             "damaged by the last fault": self.story.damaged,
             "time to heal, s": self.story.heal_s and round(self.story.heal_s, 2),
             "allowed, s": HEAL_WITHIN_S,
+            "rounds of reconcile meanwhile": self.story.heal_rounds,
             "healed": dict(self.healed),
             **self.findings.figures,
             "violations": self.findings.counts,
@@ -110,6 +111,7 @@ def show(outcome: Outcome, say: Callable[[str], object]) -> None:
     for name in (
         "seconds", "runs", "requests", "bytes of results", "bytes sent by the origin",
         "bytes sent beyond what was needed", "damaged by the last fault", "time to heal, s", "allowed, s",
+        "rounds of reconcile meanwhile",
     ):  # fmt: skip
         say(f"{name:47} {figures[name]:>12,}" if figures[name] is not None else f"{name:47} {'-':>12}")
     for line in outcome.violations:

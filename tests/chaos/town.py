@@ -6,6 +6,7 @@ import base64
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -54,6 +55,7 @@ print(json.dumps({"created": summary.created, "known": summary.known, "skipped":
                   "failed": summary.failed, "refused": summary.refused_count}))
 """
 QUEUES = ("net", "disk")
+_ROUND = re.compile(r"dlpipe\.reconcile\[[^]]*\] succeeded in [0-9.]+s: 'orphans")
 
 
 def faketime() -> str | None:
@@ -155,6 +157,11 @@ class Town:
 
     def living_pids(self) -> set[int]:
         return {pid for worker in self.workers.values() if worker.lives for pid in family(worker)}
+
+    def rounds(self) -> int:
+        """How many rounds of reconcile the workers say they have carried out."""
+        logs = (self.place / "home").glob("w*.log")
+        return sum(len(_ROUND.findall(log.read_text(errors="replace"))) for log in logs)
 
     # ── jobs ──
 
