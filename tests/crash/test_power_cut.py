@@ -11,6 +11,7 @@ import shutil
 import sqlite3
 import tempfile
 import threading
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -168,11 +169,10 @@ class _Cut:
 
 def _look(ledger: Path, store: Path, known: set[str], bodies: Bodies) -> int:
     """Before anybody repairs anything: what was said to be finished is, and its bytes are there and right."""
-    with sqlite3.connect(ledger) as connection:
+    with closing(sqlite3.connect(ledger)) as connection:
         assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
         finished = {url for (url,) in connection.execute(_FINISHED)}
         placed = connection.execute(_PLACED).fetchall()
-    connection.close()
     assert known <= finished, f"the ledger has forgotten {sorted(known - finished)}"
     assert finished <= {url for url, *_ in placed}
     for url, digest, pointer in placed:
@@ -212,11 +212,10 @@ def _by_workers(ledger: Path, store: Path, home: Path, broker: Valkey) -> None:
 def _assert_whole(ledger: Path, store: Path, bodies: Bodies) -> None:
     wrong = [one for one in findings(f"sqlite:///{ledger}", store) if one.code != "stray_part"]
     assert wrong == [], "\n".join(map(str, wrong))
-    with sqlite3.connect(ledger) as connection:
+    with closing(sqlite3.connect(ledger)) as connection:
         planned = {url for (url,) in connection.execute("SELECT request_url FROM artifact_jobs")}
         finished = {url for (url,) in connection.execute(_FINISHED)}
         placed = connection.execute(_PLACED).fetchall()
-    connection.close()
     assert finished == planned
     assert sorted((url, digest) for url, digest, _ in placed) == sorted((url, sha256(bodies[url])) for url in planned)
     assert set(map(sha256, blobs(store).values())) == {sha256(bodies[url]) for url in planned}
