@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests import checker
 from tests.chaos import check, conduct, faults, work
 from tests.chaos.conduct import HEAL_WITHIN_S, Conductor, Story
 from tests.chaos.town import Town, faketime
@@ -78,8 +77,7 @@ def play(seed: int, count: int, place: Path, say: Callable[[str], object], fault
         findings = check.check(
             jobs, town.origin.url, rows, town.fleet.home / "store", list(town.origin.accesses), leases
         )
-        for one in checker.findings(town.url, town.fleet.home / "store"):
-            findings.say("verify", str(one))
+        findings.ask_checker(town.url, town.fleet.home / "store")
     return Outcome(seed, count, story, findings, _healed(place), place)
 
 
@@ -111,7 +109,7 @@ def show(outcome: Outcome, say: Callable[[str], object]) -> None:
     for name in (
         "seconds", "runs", "requests", "bytes of results", "bytes sent by the origin",
         "bytes sent beyond what was needed", "damaged by the last fault", "time to heal, s", "allowed, s",
-        "rounds of reconcile meanwhile",
+        "rounds of reconcile meanwhile", "left for the sweep of staging",
     ):  # fmt: skip
         say(f"{name:47} {figures[name]:>12,}" if figures[name] is not None else f"{name:47} {'-':>12}")
     for line in outcome.violations:
