@@ -189,12 +189,15 @@ def _by_hand(ledger: Path, store: Path, home: Path, broker: Valkey) -> None:
     world.policy(quota=QuotaPolicy(floor_bytes=0))
     try:
         for _ in range(6):
-            for (job_id,) in world.sql("SELECT job_id FROM artifact_jobs"):
+            left = world.sql("SELECT job_id FROM jobs WHERE status <> 'completed'")
+            for (job_id,) in left:
                 world.expire(job_id)
                 world.age(job_id)
                 world.make_due(job_id)
             reconcile(world.deps)
             world.drive()
+            if not left:
+                break
     finally:
         world.close()
         world.database.close()
