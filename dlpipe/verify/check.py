@@ -47,6 +47,16 @@ def schema_version(database_url: str) -> str | None:
         ledger.close()
 
 
+def artifact_count(database_url: str) -> int:
+    """How many files are registered."""
+    ledger = Ledger(database_url)
+    try:
+        with ledger.snapshot() as now:
+            return now.sizes()[1]
+    finally:
+        ledger.close()
+
+
 def check(
     database_url: str, root: Path, options: Options = Options(), watcher: Watcher | None = None
 ) -> Iterator[Finding]:

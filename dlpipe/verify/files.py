@@ -116,7 +116,9 @@ def judge(root: Path, batch: list[Found], now: Snapshot, reader: Reader | None, 
 
 
 def _job(rows: list[Any]) -> str | None:
-    return next((row.created_by_job_id for row in rows), None)
+    """Whose file it is: of several, a job that has not failed since."""
+    likely = sorted(rows, key=lambda row: row.state not in rules.PLACED)
+    return likely[0].created_by_job_id if likely else None
 
 
 def _odd(found: Found) -> Finding:

@@ -82,6 +82,10 @@ def _keys(facts: JobFacts) -> Iterator[tuple[str, str]]:
         yield "job_key_wrong", "the idempotency key"
     elif facts.job_id != job_id:
         yield "job_key_wrong", "the job id"
+    if detail.part not in (None, rules.slug(job.tenant_id, detail.canonical_url)):
+        yield "job_key_wrong", "the name of its part"
+    if detail.tenant_id != job.tenant_id:
+        yield "scope_differs", "the job and its detail"
 
 
 def _standing(facts: JobFacts, view: View) -> Iterator[tuple[str, str]]:

@@ -109,7 +109,7 @@ def show(outcome: Outcome, say: Callable[[str], object]) -> None:
     for name in (
         "seconds", "runs", "requests", "bytes of results", "bytes sent by the origin",
         "bytes sent beyond what was needed", "damaged by the last fault", "time to heal, s", "allowed, s",
-        "rounds of reconcile meanwhile", "left for the sweep of staging",
+        "rounds of reconcile meanwhile",
     ):  # fmt: skip
         say(f"{name:47} {figures[name]:>12,}" if figures[name] is not None else f"{name:47} {'-':>12}")
     for line in outcome.violations:

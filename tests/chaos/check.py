@@ -22,8 +22,6 @@ _TRIES = 1 + int(SETTINGS["DLPIPE_NET_RETRIES"])
 _RESTARTS = 1 + 2
 """A stream may begin again twice within its run (DLPIPE_STREAM_MAX_RESTARTS)."""
 _SHOWN = 20
-_DRAFT = re.compile(r"\.staging/.*\.json\.[0-9]+\.[0-9]+\Z")
-"""A sidecar that was being written when its writer was killed. Staging is swept of these an hour later (HEAL-4)."""
 _NAME = re.compile(r"[0-9a-f]{64}\.bin\Z")
 
 
@@ -32,15 +30,14 @@ class Findings:
     """Violations by kind, and the figures that are worth a look."""
 
     wrong: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
-    figures: dict[str, Any] = field(default_factory=lambda: {"left for the sweep of staging": 0})
+    figures: dict[str, Any] = field(default_factory=dict)
 
     def say(self, kind: str, what: str) -> None:
         self.wrong[kind].append(what)
 
     def ask_checker(self, url: str, store: Path) -> None:
         for one in checker.findings(url, store):
-            if not (one.code == "stray_part" and _DRAFT.match(one.subject)):
-                self.say("verify", str(one))
+            self.say("verify", str(one))
 
     def lines(self) -> list[str]:
         return [f"{kind}: {what}" for kind, all_of_it in sorted(self.wrong.items()) for what in all_of_it[:_SHOWN]]
@@ -104,7 +101,7 @@ def check(
         found.say("orphan", f"a lease on {job_id} is left in Redis")
     sent = sum(access.sent for access in accesses)
     needed = sum(artifact.byte_size for artifact in rows["artifacts"])
-    found.figures |= {
+    found.figures = {
         "jobs by end": dict(sorted(ends.items())),
         "runs": sum(row.run for row in rows["artifact_jobs"]),
         "requests": len(accesses),
@@ -202,11 +199,8 @@ def _files(found: Findings, store: Path, pointers: Mapping[str, set[str]]) -> No
         if path.is_dir():
             continue
         name = str(path.relative_to(store))
-        if _DRAFT.match(name):
-            found.figures["left for the sweep of staging"] += 1
-        elif name.startswith(".staging/"):
-            found.say("orphan", f"left in the staging folder: {name}")
         if name.startswith(".staging/"):
+            found.say("orphan", f"left in the staging folder: {name}")
             continue
         data = path.read_bytes()
         sha256 = hashlib.sha256(data).hexdigest()

@@ -266,9 +266,11 @@ class Conductor:
                 self.story.violations.append(f"{len(self.jobs) - self._done} jobs never came to their end")
                 return
         self._tell("every job is at its end")
-        # The last messages find nothing to do; only then is nothing left over.
+        # The last messages find nothing to do, and reconcile sweeps what killed workers left in staging; only then
+        # is nothing left over.
         deadline = time.monotonic() + STUCK_S
-        while (self.town.in_the_broker() or self.town.leases()) and time.monotonic() < deadline:
+        town = self.town
+        while (town.in_the_broker() or town.leases() or town.staged()) and time.monotonic() < deadline:
             time.sleep(0.1)
 
     def _tell(self, what: str) -> None:

@@ -30,10 +30,12 @@ from tests.postgres import Postgres
 from tests.servers import Valkey
 
 HEAL_EVERY_S = 2.0
+PART_AGE_S = 10.0
 SETTINGS = {
     "DLPIPE_LEASE_TTL_S": str(LEASE_TTL_S),
     "DLPIPE_LEASE_RENEW_S": "1.5",
     "DLPIPE_HEAL_EVERY_S": str(HEAL_EVERY_S),
+    "DLPIPE_HEAL_PART_AGE_S": str(PART_AGE_S),
     "DLPIPE_DISPATCH_EVERY_S": "0.5",
     "DLPIPE_DISPATCH_LOST_AFTER_S": "2",
     "DLPIPE_RETRY_BASE_S": "0.2",
@@ -227,6 +229,10 @@ class Town:
         return {
             key.rpartition(":")[2]: token.decode() for key, token in zip(keys, tokens, strict=True) if token is not None
         }
+
+    def staged(self) -> list[Path]:
+        """What lies in the staging folders."""
+        return [path for path in (self.fleet.home / "store" / ".staging").rglob("*") if not path.is_dir()]
 
     def rows(self) -> dict[str, Any]:
         """Every job that is not at its end."""

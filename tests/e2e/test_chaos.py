@@ -171,12 +171,6 @@ def test_a_clean_end_has_no_findings(end: End) -> None:
     assert end.look() == set()
 
 
-def test_a_sidecar_that_was_being_written_is_left_for_the_sweep(end: End) -> None:
-    (end.store / ".staging" / "default").mkdir(parents=True)
-    (end.store / ".staging" / "default" / "9cb061c4e055aa8c.json.9205.49").touch()
-    assert end.look() == set()
-
-
 @pytest.mark.parametrize(
     ("how", "kind"),
     [
