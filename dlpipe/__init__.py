@@ -3,8 +3,7 @@
     from dlpipe import plan
     plan.delay(url="https://example.org/a.pdf", work_id="w1", artifact_id="a1")
 
-Importing this package opens and starts nothing: `app`, `plan`, `plan_many` and
-`start_download` are made when first used.
+Importing this package opens and starts nothing: all names are made when first used (docs/client.md).
 """
 
 from __future__ import annotations
@@ -14,15 +13,38 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from dlpipe.celery import app
+    from dlpipe.client import Job, cancel_job, get_job, job_id_for, list_jobs, pause_job, resume_job, retry_job
     from dlpipe.tasks import plan, plan_many, start_download
 
 __version__ = "0.1.0"
-__all__ = ["__version__", "app", "plan", "plan_many", "start_download"]
+__all__ = [
+    "Job",
+    "__version__",
+    "app",
+    "cancel_job",
+    "get_job",
+    "job_id_for",
+    "list_jobs",
+    "pause_job",
+    "plan",
+    "plan_many",
+    "resume_job",
+    "retry_job",
+    "start_download",
+]
 
 _LAZY = {
+    "Job": "dlpipe.client",
     "app": "dlpipe.celery",
+    "cancel_job": "dlpipe.client",
+    "get_job": "dlpipe.client",
+    "job_id_for": "dlpipe.client",
+    "list_jobs": "dlpipe.client",
+    "pause_job": "dlpipe.client",
     "plan": "dlpipe.tasks",
     "plan_many": "dlpipe.tasks",
+    "resume_job": "dlpipe.client",
+    "retry_job": "dlpipe.client",
     "start_download": "dlpipe.tasks",
 }
 

@@ -1,4 +1,4 @@
-"""`dlpipe jobs`, `show`, `ops`, `cancel`, `retry`: jobs by their ids."""
+"""`dlpipe jobs`, `show`, `ops`: what is known of jobs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dlpipe.cli import EXIT_FAILED, EXIT_OK, output
 from dlpipe.core.states import Status
 
 
-def _scoped(command: Callable[..., Any]) -> Callable[..., Any]:
+def scoped(command: Callable[..., Any]) -> Callable[..., Any]:
     command = click.option("--json", "as_json", is_flag=True, help="Print JSON, one object a line.")(command)
     command = click.option("--project", "project_id", default="default", show_default=True)(command)
     return click.option("--tenant", "tenant_id", default="default", show_default=True)(command)
@@ -27,37 +27,77 @@ def _view_dict(view: Any) -> dict[str, Any]:
 @click.command(
     epilog="""\b
 Examples:
-  dlpipe jobs --status failed
+  dlpipe jobs --status failed --by code
+  dlpipe jobs --status failed --code http_404 --host files.example.org
   dlpipe jobs --limit 1000 --json
 """
 )
 @click.option("--status", type=click.Choice([s.value for s in Status]), help="Only jobs that stand so.")
+@click.option("--code", help="Only jobs whose last error has this code.")
+@click.option("--host", help="Only jobs on this host.")
+@click.option("--work", "work_id", help="Only jobs of this work.")
+@click.option("--paused", is_flag=True, help="Only jobs that are paused.")
+@click.option("--by", type=click.Choice(["code", "host", "status"]), help="Count them by this instead of listing them.")
 @click.option("--limit", type=click.IntRange(1, 100_000), default=50, show_default=True)
 @click.option("--after", metavar="JOB", help="Go on after this job of an earlier page.")
-@_scoped
-def jobs(status: str | None, limit: int, after: str | None, tenant_id: str, project_id: str, as_json: bool) -> int:
-    """List jobs, the newest first."""
+@scoped
+def jobs(
+    status: str | None, code: str | None, host: str | None, work_id: str | None, paused: bool, by: str | None,
+    limit: int, after: str | None, tenant_id: str, project_id: str, as_json: bool,
+) -> int:  # fmt: skip
+    """List jobs of all kinds, the newest first, or count them by what they have in common."""
     from dlpipe import wiring
-    from dlpipe.core.model import Scope
+    from dlpipe.core.model import JobFilter, Scope
 
+    only = JobFilter(
+        status=Status(status) if status else None,
+        code=code,
+        host=host.lower() if host else None,
+        work_id=work_id,
+        paused=paused or None,
+    )
+    scope = Scope(tenant_id, project_id)
     with wiring.database().read() as unit:
-        found = unit.owned(Scope(tenant_id, project_id)).list_(Status(status) if status else None, limit, after)
+        if by is not None:
+            return _tallies(by, unit.owned(scope).tally(by, only, limit), as_json)
+        found = unit.owned(scope).list_(only, limit, after)
     if as_json:
         for view in found:
             output.as_json(_view_dict(view))
         return EXIT_OK
     output.table(
         ["job", "status", "state", "run", "updated", "what"],
-        ((v.job_id, v.status, v.state, v.run, output.when(v.updated_at), v.error_code or v.url) for v in found),
-    )
+        (
+            (v.job_id, "paused" if v.paused_at else v.status, v.state, v.run, output.when(v.updated_at),
+             _what(v) if v.error_code else v.url)
+            for v in found
+        ),
+    )  # fmt: skip
     if len(found) == limit:
         output.note(f"there may be more: --after {found[-1].job_id}")
     return EXIT_OK
 
 
+def _what(view: Any) -> str:
+    debug = f" (debug id {view.error_debug_id})" if view.error_debug_id else ""
+    return f"{view.error_code}: {view.error_message_safe}{debug}"
+
+
+def _tallies(by: str, found: list[Any], as_json: bool) -> int:
+    if as_json:
+        for tally in found:
+            output.as_json({by: tally.value, **asdict(tally)})
+        return EXIT_OK
+    output.table(
+        ["jobs", by, "for example", "what"],
+        ((t.jobs, t.value or "-", t.job_id, _what(t) if t.error_code else "-") for t in found),
+    )
+    return EXIT_OK
+
+
 @click.command()
 @click.argument("job_id", metavar="JOB")
-@_scoped
+@scoped
 def show(job_id: str, tenant_id: str, project_id: str, as_json: bool) -> int:
     """Show all that is known of a job."""
     from dlpipe.cli import records
@@ -67,7 +107,7 @@ def show(job_id: str, tenant_id: str, project_id: str, as_json: bool) -> int:
     with deps().database.read() as unit:
         view = unit.owned(Scope(tenant_id, project_id)).get(job_id)
     if view is None:
-        return _unknown(job_id)
+        return unknown(job_id)
     told = {**_view_dict(view), **records.of_job(deps(), view, view.url)}
     if view.status not in records.ENDED:
         told |= {"error_code": view.error_code, "error_message_safe": view.error_message_safe}
@@ -83,7 +123,7 @@ def show(job_id: str, tenant_id: str, project_id: str, as_json: bool) -> int:
 
 @click.command()
 @click.argument("job_id", metavar="JOB")
-@_scoped
+@scoped
 def ops(job_id: str, tenant_id: str, project_id: str, as_json: bool) -> int:
     """Show the ledger's record of a job, stage by stage."""
     from dlpipe import wiring
@@ -94,7 +134,7 @@ def ops(job_id: str, tenant_id: str, project_id: str, as_json: bool) -> int:
         known = unit.owned(scope).get(job_id)
         found = unit.owned(scope).ops(job_id)
     if known is None:
-        return _unknown(job_id)
+        return unknown(job_id)
     if as_json:
         for op in found:
             output.as_json(asdict(op))
@@ -114,50 +154,7 @@ def _brief(result: Any) -> str:
     return " ".join(f"{k}={v}" for k, v in (result or {}).items() if v not in (None, False, ""))
 
 
-@click.command()
-@click.argument("job_ids", metavar="JOB...", nargs=-1, required=True)
-@_scoped
-def cancel(job_ids: tuple[str, ...], tenant_id: str, project_id: str, as_json: bool) -> int:
-    """Cancel jobs that are not done yet. A result that is registered stays."""
-    return _each(job_ids, tenant_id, project_id, as_json, "cancel", Status.CANCELED)
-
-
-@click.command()
-@click.argument("job_ids", metavar="JOB...", nargs=-1, required=True)
-@_scoped
-def retry(job_ids: tuple[str, ...], tenant_id: str, project_id: str, as_json: bool) -> int:
-    """Try jobs again that failed for good; their attempts are given back."""
-    return _each(job_ids, tenant_id, project_id, as_json, "retry", Status.PENDING)
-
-
-def _each(job_ids: tuple[str, ...], tenant_id: str, project_id: str, as_json: bool, wish: str, wanted: Status) -> int:
-    from dlpipe.core.model import Scope
-    from dlpipe.pipeline import wishes
-    from dlpipe.pipeline.planner import nudge
-    from dlpipe.tasks import deps
-
-    scope, code = Scope(tenant_id, project_id), EXIT_OK
-    for job_id in job_ids:
-        if wish == "cancel":
-            status = wishes.cancel(deps(), scope, job_id)
-        else:
-            with deps().database.write() as unit:
-                status = unit.owned(scope).retry(job_id)
-        if status is None:
-            code = _unknown(job_id)
-            continue
-        if status is not wanted:
-            code = EXIT_FAILED
-        if as_json:
-            output.as_json({"job_id": job_id, "status": status.value})
-        else:
-            click.echo(f"{job_id} {status.value}" + ("" if status is wanted else f" (nothing to {wish})"))
-    if wish == "retry":
-        nudge(deps())
-    return code
-
-
-def _unknown(job_id: str) -> int:
-    output.note(f"error: no such job here: {output.safe(job_id)} [job_unknown]")
+def unknown(job_id: str) -> int:
+    output.note(f"error: no such job here: {output.safe(job_id)} [jobunknown]")
     output.note("  Check the id, and --tenant and --project; `dlpipe jobs` lists them.")
     return EXIT_FAILED

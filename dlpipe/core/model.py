@@ -7,12 +7,14 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from enum import StrEnum
 from typing import Any
 
 from dlpipe.core import keys
 from dlpipe.core.errors import InvalidInput
 from dlpipe.core.layout import check_extension, check_id
 from dlpipe.core.states import State, Status
+from dlpipe.core.torrents import DownloadStatus
 from dlpipe.core.urls import ParseUrl, PlannedUrl, plan_url
 
 JOB_TYPE_ARTIFACT = "artifact_download"
@@ -201,14 +203,17 @@ class ArtifactJob:
 
 @dataclass(frozen=True, slots=True)
 class JobView:
-    """A job as its owner sees it."""
+    """A job of any kind as its owner sees it (JOB-1).
+
+    Of a download, the work is its book, the artifact its medium, and the URL its source as it may be shown.
+    """
 
     job_id: str
     scope: Scope
     job_type: str
     status: Status
     progress: int
-    state: State | None
+    state: State | DownloadStatus
     work_id: str
     artifact_id: str
     url: str
@@ -224,6 +229,42 @@ class JobView:
     error_message_safe: str | None
     error_debug_id: str | None
     artifacts: tuple[str, ...] = ()
+    host: str | None = None
+    paused_at: datetime | None = None
+
+
+class Wish(StrEnum):
+    """What an owner may want of many jobs at once."""
+
+    CANCEL = "cancel"
+    PAUSE = "pause"
+    RESUME = "resume"
+    RETRY = "retry"
+
+
+@dataclass(frozen=True, slots=True)
+class JobFilter:
+    """Which jobs are meant; what is None lets all through."""
+
+    status: Status | None = None
+    code: str | None = None
+    host: str | None = None
+    work_id: str | None = None
+    job_type: str | None = None
+    paused: bool | None = None
+    ended: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """How many jobs have one thing in common, and the newest of them as an example."""
+
+    value: str | None
+    jobs: int
+    job_id: str
+    error_code: str | None
+    error_message_safe: str | None
+    error_debug_id: str | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,7 +54,7 @@ class SqlBacklog:
     def _due(self, limit: int, full_hosts: set[str]) -> list[tuple[str, str]]:
         query = (
             sa.select(_T.job_id, _T.host)
-            .where(_T.due_at.is_not(None), _T.published_at.is_(None), _T.due_at <= now())
+            .where(_T.due_at.is_not(None), _T.published_at.is_(None), _T.paused_at.is_(None), _T.due_at <= now())
             .order_by(_T.priority.desc(), _T.due_at)
             .limit(limit)
             .with_for_update(skip_locked=True)
@@ -68,7 +68,7 @@ class SqlBacklog:
             return []
         rows = self._connection.execute(
             sa.update(artifact_jobs)
-            .where(_T.job_id.in_(job_ids), _T.due_at.is_not(None), _T.published_at.is_(None))
+            .where(_T.job_id.in_(job_ids), _T.due_at.is_not(None), _T.published_at.is_(None), _T.paused_at.is_(None))
             .values(published_at=now())
             .returning(_T.job_id, _T.run, _T.state, _T.due_at)
         ).all()

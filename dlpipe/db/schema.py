@@ -12,7 +12,7 @@ from sqlalchemy.dialects import postgresql
 
 from dlpipe.db.clock import Moment
 
-SCHEMA_VERSION = "0001"
+SCHEMA_VERSION = "0004"
 """The revision that this code works with: the head of migrations/."""
 
 metadata = sa.MetaData(
@@ -91,6 +91,7 @@ artifact_jobs = sa.Table(
     sa.Column("expected_media_type", sa.String(255)),
     sa.Column("max_bytes", sa.BigInteger),
     sa.Column("mirrors", _json()),
+    sa.Column("paused_at", Moment),
     sa.CheckConstraint(
         "state IN ('PLANNED','LEASED','HEAD_DONE','RESUME_OK','STREAMING','FINALIZED','INDEXED','DEDUPED',"
         "'FAILED','SKIPPED_DUPLICATE','CANCELED')",
@@ -98,12 +99,13 @@ artifact_jobs = sa.Table(
     ),
     sa.CheckConstraint("(lease_owner IS NULL) = (lease_until IS NULL)", name="lease_pair"),
 )
+TO_DISPATCH = "due_at IS NOT NULL AND published_at IS NULL AND paused_at IS NULL"
 sa.Index(
     "ix_artifact_jobs_due",
     artifact_jobs.c.priority.desc(),
     artifact_jobs.c.due_at,
-    sqlite_where=sa.text("due_at IS NOT NULL AND published_at IS NULL"),
-    postgresql_where=sa.text("due_at IS NOT NULL AND published_at IS NULL"),
+    sqlite_where=sa.text(TO_DISPATCH),
+    postgresql_where=sa.text(TO_DISPATCH),
 )
 sa.Index(
     "ix_artifact_jobs_published",

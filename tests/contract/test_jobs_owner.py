@@ -156,6 +156,8 @@ QUESTIONS: dict[str, Question] = {
     "list after": lambda unit, scope, job_id: unit.owned(scope).list_(None, 9, job_id),
     "cancel": lambda unit, scope, job_id: unit.owned(scope).cancel(job_id),
     "retry": lambda unit, scope, job_id: unit.owned(scope).retry(job_id),
+    "pause": lambda unit, scope, job_id: unit.owned(scope).pause(job_id),
+    "resume": lambda unit, scope, job_id: unit.owned(scope).resume(job_id),
     "ops": lambda unit, scope, job_id: unit.owned(scope).ops(job_id),
     "artifacts_of": lambda unit, scope, job_id: unit.owned(scope).artifacts_of(job_id),
     "measures_of": lambda unit, scope, job_id: unit.owned(scope).measures_of(job_id),

@@ -7,7 +7,17 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from dlpipe.core.flow import StageRow
-from dlpipe.core.model import ArtifactJob, ArtifactRecord, JobSpec, JobView, OpView, PlanAnswer
+from dlpipe.core.model import (
+    ArtifactJob,
+    ArtifactRecord,
+    JobFilter,
+    JobSpec,
+    JobView,
+    OpView,
+    PlanAnswer,
+    Tally,
+    Wish,
+)
 from dlpipe.core.recovery import FailureWrite
 from dlpipe.core.states import State, Status
 
@@ -116,8 +126,11 @@ class Owned(Protocol):
     def get_many(self, job_ids: Sequence[str]) -> list[JobView]:
         """Those of these jobs that are the owner's, in no order."""
 
-    def list_(self, status: Status | None, limit: int, after: str | None) -> list[JobView]:
+    def list_(self, only: JobFilter | Status | None, limit: int, after: str | None) -> list[JobView]:
         """The newest first; `after` is the last job id of the page before."""
+
+    def tally(self, by: str, only: JobFilter, limit: int) -> list[Tally]:
+        """The jobs by `code`, `host` or `status`, the most frequent first."""
 
     def counts(self) -> Mapping[Status, int]: ...
 
@@ -126,6 +139,18 @@ class Owned(Protocol):
 
     def retry(self, job_id: str) -> Status | None:
         """Make a job that failed for good due again, with its attempts given back; status as above."""
+
+    def pause(self, job_id: str) -> JobView | None:
+        """Let the job wait, with the bytes it has, until it is resumed; answer how it stands then.
+
+        A run that is under way is over with that, and costs no attempt. A job at its end stays as it is.
+        """
+
+    def resume(self, job_id: str) -> JobView | None:
+        """Let a paused job go on as soon as it is due; answer how it stands then."""
+
+    def grant(self, wish: Wish, job_ids: Sequence[str]) -> list[str]:
+        """Do to each of these what the wish says, where that is possible; answer which were changed."""
 
     def ops(self, job_id: str) -> list[OpView]: ...
 
