@@ -11,9 +11,10 @@ from typing import Any
 
 from dlpipe import tasks
 from dlpipe.core.errors import InvalidInput
-from dlpipe.core.model import DEFAULT_PROJECT, DEFAULT_TENANT, JobFilter, Scope
+from dlpipe.core.model import DEFAULT_PROJECT, DEFAULT_TENANT, Scope
 from dlpipe.core.model import JobView as Job
 from dlpipe.core.states import Status
+from dlpipe.core.wishes import JobFilter
 from dlpipe.pipeline import wishes
 
 __all__ = [

@@ -47,7 +47,8 @@ def jobs(
 ) -> int:  # fmt: skip
     """List jobs of all kinds, the newest first, or count them by what they have in common."""
     from dlpipe import wiring
-    from dlpipe.core.model import JobFilter, Scope
+    from dlpipe.core.model import Scope
+    from dlpipe.core.wishes import JobFilter
 
     only = JobFilter(
         status=Status(status) if status else None,

@@ -9,8 +9,9 @@ import click
 
 from dlpipe.cli import EXIT_FAILED, EXIT_OK, output
 from dlpipe.cli.jobs import scoped, unknown
-from dlpipe.core.model import JobFilter, JobView, Scope, Wish
+from dlpipe.core.model import JobView, Scope
 from dlpipe.core.states import Status
+from dlpipe.core.wishes import JobFilter, Wish
 
 _DONE = {Wish.CANCEL: "canceled", Wish.PAUSE: "paused", Wish.RESUME: "resumed", Wish.RETRY: "to be tried again"}
 
@@ -171,5 +172,5 @@ def _granted(wish: Wish, view: JobView) -> bool:
             return view.paused_at is not None
         case Wish.RESUME:
             return view.paused_at is None and view.status in (Status.PENDING, Status.PROCESSING)
-        case Wish.RETRY:
+        case Wish.RETRY | Wish.REFRESH:
             return view.status is Status.PENDING

@@ -13,7 +13,7 @@ from typing import Any
 from dlpipe.core import keys
 from dlpipe.core.errors import InvalidInput
 from dlpipe.core.layout import check_extension, check_id
-from dlpipe.core.states import State, Status
+from dlpipe.core.states import Purpose, State, Status
 from dlpipe.core.torrents import DownloadStatus
 from dlpipe.core.urls import ParseUrl, PlannedUrl, plan_url
 
@@ -199,6 +199,8 @@ class ArtifactJob:
     lease_live: bool = False
     due_at: datetime | None = None
     published_at: datetime | None = None
+    purpose: Purpose | None = None
+    """Why this run, or the next one, happens; None: the file is wanted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,47 +231,21 @@ class JobView:
     error_message_safe: str | None
     error_debug_id: str | None
     artifacts: tuple[str, ...] = ()
+    purpose: Purpose | None = None
     host: str | None = None
     paused_at: datetime | None = None
 
 
-class Wish(StrEnum):
-    """What an owner may want of many jobs at once."""
+class Fault(StrEnum):
+    """What is wrong with the file of a registered artifact; the record itself never changes."""
 
-    CANCEL = "cancel"
-    PAUSE = "pause"
-    RESUME = "resume"
-    RETRY = "retry"
-
-
-@dataclass(frozen=True, slots=True)
-class JobFilter:
-    """Which jobs are meant; what is None lets all through."""
-
-    status: Status | None = None
-    code: str | None = None
-    host: str | None = None
-    work_id: str | None = None
-    job_type: str | None = None
-    paused: bool | None = None
-    ended: bool | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Tally:
-    """How many jobs have one thing in common, and the newest of them as an example."""
-
-    value: str | None
-    jobs: int
-    job_id: str
-    error_code: str | None
-    error_message_safe: str | None
-    error_debug_id: str | None
+    MISSING = "missing"
+    DAMAGED = "damaged"
 
 
 @dataclass(frozen=True, slots=True)
 class ArtifactRecord:
-    """An immutable registered output."""
+    """An immutable registered output, and whether its file is known to be at fault."""
 
     artifact_uuid: str
     scope: Scope
@@ -282,6 +258,8 @@ class ArtifactRecord:
     schema_version: int
     created_by_job_id: str
     created_at: datetime | None = None
+    fault: Fault | None = None
+    fault_found_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,10 +8,12 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from dlpipe.core.model import ArtifactRecord, JobFilter, JobView, OpView, Scope, Tally, Wish
+from dlpipe.core.model import ArtifactRecord, JobView, OpView, Scope
 from dlpipe.core.states import Status
+from dlpipe.core.wishes import JobFilter, Tally, Wish
 from dlpipe.db import views, wishes
-from dlpipe.db.rows import is_uuid
+from dlpipe.db.faults import with_faults
+from dlpipe.db.rows import is_uuid, record_from
 from dlpipe.db.schema import artifact_ops, artifacts, job_artifacts, jobs, manifest
 from dlpipe.db.wishes import owned_by
 
@@ -50,6 +52,10 @@ class SqlOwned:
         self.grant(Wish.RETRY, [job_id])
         return self._status(job_id)
 
+    def refresh(self, job_id: str) -> Status | None:
+        self.grant(Wish.REFRESH, [job_id])
+        return self._status(job_id)
+
     def pause(self, job_id: str) -> JobView | None:
         self.grant(Wish.PAUSE, [job_id])
         return self.get(job_id)
@@ -82,7 +88,7 @@ class SqlOwned:
         if not is_uuid(job_id):
             return []
         rows = self._connection.execute(
-            sa.select(artifacts)
+            with_faults()
             .join(job_artifacts, job_artifacts.c.artifact_uuid == _A.artifact_uuid)
             .where(
                 job_artifacts.c.job_id == job_id,
@@ -92,22 +98,7 @@ class SqlOwned:
             )
             .order_by(job_artifacts.c.position)
         )
-        return [
-            ArtifactRecord(
-                artifact_uuid=row.artifact_uuid,
-                scope=Scope(row.tenant_id, row.project_id),
-                artifact_type=row.artifact_type,
-                storage_backend=row.storage_backend,
-                storage_pointer=row.storage_pointer,
-                content_type=row.content_type,
-                byte_size=row.byte_size,
-                sha256=row.sha256,
-                schema_version=row.schema_version,
-                created_by_job_id=row.created_by_job_id,
-                created_at=row.created_at,
-            )
-            for row in rows
-        ]
+        return [record_from(row) for row in rows]
 
     def measures_of(self, job_id: str) -> Mapping[str, Any] | None:
         if not is_uuid(job_id):

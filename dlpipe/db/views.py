@@ -7,10 +7,11 @@ from typing import Any
 import sqlalchemy as sa
 
 from dlpipe.core.downloads import shown_source
-from dlpipe.core.model import JobFilter, JobView, Scope, Tally
-from dlpipe.core.states import State, Status
+from dlpipe.core.model import JobView, Scope
+from dlpipe.core.states import Purpose, State, Status
 from dlpipe.core.torrents import DownloadStatus
 from dlpipe.core.urls import redact
+from dlpipe.core.wishes import JobFilter, Tally
 from dlpipe.db.download_schema import download_jobs
 from dlpipe.db.planning import results_of
 from dlpipe.db.rows import is_uuid
@@ -33,6 +34,7 @@ def query(scope: Scope) -> sa.Select[Any]:
         _T.attempts,
         _T.due_at,
         _T.paused_at,
+        _T.purpose,
         _D.status.label("download_state"),
         _D.book_id,
         _D.media_type,
@@ -145,6 +147,7 @@ def _of_artifact(row: Any) -> dict[str, Any]:
         "attempts": row.attempts,
         "due_at": row.due_at,
         "paused_at": row.paused_at,
+        "purpose": Purpose(row.purpose) if row.purpose else None,
     }
 
 

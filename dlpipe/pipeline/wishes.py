@@ -7,8 +7,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from dlpipe.core.errors import InvalidInput, LeaseUnavailable
-from dlpipe.core.model import JOB_TYPE_ARTIFACT, JobFilter, JobView, Scope, Wish
+from dlpipe.core.model import JOB_TYPE_ARTIFACT, JobView, Scope
 from dlpipe.core.states import Status
+from dlpipe.core.wishes import JobFilter, Wish
 from dlpipe.pipeline.deps import Deps
 from dlpipe.pipeline.planner import nudge
 
@@ -71,6 +72,7 @@ _MEANT = {
     Wish.PAUSE: JobFilter(ended=False, paused=False),
     Wish.RESUME: JobFilter(ended=False, paused=True),
     Wish.RETRY: JobFilter(status=Status.FAILED),
+    Wish.REFRESH: JobFilter(ended=True),
 }
 """Where each wish can have an effect at all."""
 

@@ -141,3 +141,15 @@ def test_planned_again_it_is_known_and_told_how_to_go_on(bench: Bench) -> None:
     assert (answer.outcome, answer.job_id) == ("known", job_id)
     assert f"dlpipe resume {job_id}" in answer.hint
     assert everything(bench.database) == before
+
+
+def test_a_further_run_is_paused_and_withdrawn_like_any_other(bench: Bench) -> None:
+    job_id = bench.in_state(S.DEDUPED)
+    with bench.database.write() as unit:
+        unit.owned(OWN).refresh(job_id)
+    assert pause(bench, job_id).paused_at is not None
+    assert due(bench) == []
+    with bench.database.write() as unit:
+        assert unit.owned(OWN).cancel(job_id) is Status.COMPLETED
+    assert (bench.view(job_id).state, bench.view(job_id).paused_at) == (S.DEDUPED, None)
+    assert pause(bench, job_id).paused_at is None

@@ -7,8 +7,9 @@ import os
 import pytest
 
 from dlpipe.core.flow import OpType
-from dlpipe.core.model import JobFilter, Scope, Wish
+from dlpipe.core.model import Scope
 from dlpipe.core.states import State, Status
+from dlpipe.core.wishes import JobFilter, Wish
 from dlpipe.pipeline import wishes
 from dlpipe.pipeline.runner import Dropped
 from tests.fakes.source import Says

@@ -8,7 +8,7 @@ from alembic import op
 from dlpipe.db.clock import Moment
 
 revision = "0004"
-down_revision = "0001"
+down_revision = "0002"
 branch_labels = None
 depends_on = None
 
