@@ -13,18 +13,43 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from dlpipe.celery import app
-    from dlpipe.client import Job, cancel_job, get_job, job_id_for, list_jobs, pause_job, resume_job, retry_job
+    from dlpipe.client import (
+        Artifact,
+        Job,
+        Told,
+        Why,
+        cancel_job,
+        explain_job,
+        export,
+        get_artifact,
+        get_job,
+        job_id_for,
+        list_artifacts,
+        list_jobs,
+        open_artifact,
+        pause_job,
+        resume_job,
+        retry_job,
+    )
     from dlpipe.tasks import plan, plan_many, start_download
 
 __version__ = "0.1.0"
 __all__ = [
+    "Artifact",
     "Job",
+    "Told",
+    "Why",
     "__version__",
     "app",
     "cancel_job",
+    "explain_job",
+    "export",
+    "get_artifact",
     "get_job",
     "job_id_for",
+    "list_artifacts",
     "list_jobs",
+    "open_artifact",
     "pause_job",
     "plan",
     "plan_many",
@@ -34,18 +59,26 @@ __all__ = [
 ]
 
 _LAZY = {
-    "Job": "dlpipe.client",
     "app": "dlpipe.celery",
-    "cancel_job": "dlpipe.client",
-    "get_job": "dlpipe.client",
-    "job_id_for": "dlpipe.client",
-    "list_jobs": "dlpipe.client",
-    "pause_job": "dlpipe.client",
     "plan": "dlpipe.tasks",
     "plan_many": "dlpipe.tasks",
+    "start_download": "dlpipe.tasks",
+    "Artifact": "dlpipe.client",
+    "Job": "dlpipe.client",
+    "Told": "dlpipe.client",
+    "Why": "dlpipe.client",
+    "cancel_job": "dlpipe.client",
+    "explain_job": "dlpipe.client",
+    "export": "dlpipe.client",
+    "get_artifact": "dlpipe.client",
+    "get_job": "dlpipe.client",
+    "job_id_for": "dlpipe.client",
+    "list_artifacts": "dlpipe.client",
+    "list_jobs": "dlpipe.client",
+    "open_artifact": "dlpipe.client",
+    "pause_job": "dlpipe.client",
     "resume_job": "dlpipe.client",
     "retry_job": "dlpipe.client",
-    "start_download": "dlpipe.tasks",
 }
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from dlpipe.cli import EXIT_FAILED, EXIT_OK, output
+from dlpipe.core.downloads import JOB_TYPE_TORRENT
 from dlpipe.core.states import Status
 
 
@@ -122,6 +123,23 @@ def show(job_id: str, tenant_id: str, project_id: str, as_json: bool) -> int:
     return EXIT_OK
 
 
+@click.command(epilog="\b\nExamples:\n  dlpipe why JOB\n  dlpipe why JOB --json")
+@click.argument("job_id", metavar="JOB")
+@scoped
+def why(job_id: str, tenant_id: str, project_id: str, as_json: bool) -> int:
+    """Say in one paragraph where a job is, why, and what happens next."""
+    import dlpipe
+
+    told = dlpipe.explain_job(job_id, tenant_id=tenant_id, project_id=project_id)
+    if told is None:
+        return unknown(job_id)
+    if as_json:
+        output.as_json({"job_id": job_id, "situation": told.situation, "what": told.what, "next": told.next})
+    else:
+        click.echo(output.safe(told.text))
+    return EXIT_OK
+
+
 @click.command()
 @click.argument("job_id", metavar="JOB")
 @scoped
@@ -140,6 +158,9 @@ def ops(job_id: str, tenant_id: str, project_id: str, as_json: bool) -> int:
         for op in found:
             output.as_json(asdict(op))
         return EXIT_OK
+    if known.job_type == JOB_TYPE_TORRENT:
+        output.note("a download has no stages of its own: qBittorrent transfers it; see `dlpipe torrents show`")
+        return EXIT_OK
     output.table(
         ["run", "op", "state", "fence", "started", "finished", "result"],
         (
@@ -156,6 +177,6 @@ def _brief(result: Any) -> str:
 
 
 def unknown(job_id: str) -> int:
-    output.note(f"error: no such job here: {output.safe(job_id)} [jobunknown]")
+    output.note(f"error: no such job here: {output.safe(job_id)} [job_unknown]")
     output.note("  Check the id, and --tenant and --project; `dlpipe jobs` lists them.")
     return EXIT_FAILED

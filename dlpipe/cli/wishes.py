@@ -13,7 +13,7 @@ from dlpipe.core.model import JobView, Scope
 from dlpipe.core.states import Status
 from dlpipe.core.wishes import JobFilter, Wish
 
-_DONE = {Wish.CANCEL: "canceled", Wish.PAUSE: "paused", Wish.RESUME: "resumed", Wish.RETRY: "to be tried again"}
+_DONE = {Wish.CANCEL: "canceled", Wish.PAUSE: "paused", Wish.RESUME: "resumed", Wish.RETRY: "made due again"}
 
 
 def _wish(command: Callable[..., Any]) -> Callable[..., Any]:

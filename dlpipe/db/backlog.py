@@ -27,12 +27,7 @@ class SqlBacklog:
     # ── dispatch ──────────────────────────────────────────────────────────────────────────────────
 
     def take_due(self, limit: int, window: int, per_host: int) -> list[Hint]:
-        in_flight = {
-            row.host: row.n
-            for row in self._connection.execute(
-                sa.select(_T.host, sa.func.count().label("n")).where(_T.published_at.is_not(None)).group_by(_T.host)
-            )
-        }
+        in_flight = self.in_flight()
         room = min(limit, window - sum(in_flight.values()))
         full = {host for host, n in in_flight.items() if n >= per_host}
         taken: list[Hint] = []
@@ -50,6 +45,10 @@ class SqlBacklog:
             if not newly_full or len(due) == len(chosen):
                 break
         return taken
+
+    def in_flight(self) -> dict[str, int]:
+        published = sa.select(_T.host, sa.func.count().label("n")).where(_T.published_at.is_not(None))
+        return {row.host: row.n for row in self._connection.execute(published.group_by(_T.host))}
 
     def _due(self, limit: int, full_hosts: set[str]) -> list[tuple[str, str]]:
         query = (

@@ -10,14 +10,17 @@ import sqlalchemy as sa
 
 from dlpipe.core.model import ArtifactRecord, JobView, OpView, Scope
 from dlpipe.core.states import Status
+from dlpipe.core.telemetry import Told
+from dlpipe.core.why import Standing
 from dlpipe.core.wishes import JobFilter, Tally, Wish
-from dlpipe.db import views, wishes
+from dlpipe.db import telemetry, views, wishes
+from dlpipe.db.clock import now
 from dlpipe.db.faults import with_faults
 from dlpipe.db.rows import is_uuid, record_from
-from dlpipe.db.schema import artifact_ops, artifacts, job_artifacts, jobs, manifest
+from dlpipe.db.schema import artifact_jobs, artifact_ops, artifacts, job_artifacts, jobs, manifest
 from dlpipe.db.wishes import owned_by
 
-_J, _O, _A = jobs.c, artifact_ops.c, artifacts.c
+_J, _T, _O, _A = jobs.c, artifact_jobs.c, artifact_ops.c, artifacts.c
 
 
 class SqlOwned:
@@ -73,6 +76,18 @@ class SqlOwned:
         found = self._connection.scalar(sa.select(_J.status).where(_J.job_id == job_id, owned_by(self._scope)))
         return Status(found) if found else None
 
+    def standing(self, job_id: str) -> Standing | None:
+        view = self.get(job_id)
+        if view is None:
+            return None
+        # Of a download these are None: whose turn it is stands in its own row, and in the torrent client.
+        row = self._connection.execute(
+            sa.select(now().label("at"), _T.published_at, _T.lease_until)
+            .select_from(jobs.outerjoin(artifact_jobs, _T.job_id == _J.job_id))
+            .where(_J.job_id == job_id)
+        ).one()
+        return Standing(view, row.at, row.published_at, row.lease_until)
+
     def ops(self, job_id: str) -> list[OpView]:
         if not is_uuid(job_id):
             return []
@@ -99,6 +114,18 @@ class SqlOwned:
             .order_by(job_artifacts.c.position)
         )
         return [record_from(row) for row in rows]
+
+    def artifact(self, artifact_uuid: str) -> ArtifactRecord | None:
+        if not is_uuid(artifact_uuid):
+            return None
+        mine = (_A.tenant_id == self._scope.tenant_id) & (_A.project_id == self._scope.project_id)
+        row = self._connection.execute(with_faults().where(_A.artifact_uuid == artifact_uuid, mine)).first()
+        return record_from(row) if row else None
+
+    def results(
+        self, limit: int, after: str | None, *, newest_first: bool = False, job_id: str | None = None
+    ) -> list[Told]:
+        return telemetry.results(self._connection, self._scope, limit, after, newest_first, job_id)
 
     def measures_of(self, job_id: str) -> Mapping[str, Any] | None:
         if not is_uuid(job_id):

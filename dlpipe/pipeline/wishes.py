@@ -44,7 +44,8 @@ def resume(deps: Deps, scope: Scope, job_id: str) -> JobView | None:
     """Let a paused job go on; how it stands afterwards, None for an unknown or foreign id."""
     with deps.database.write() as unit:
         view = unit.owned(scope).resume(job_id)
-    nudge(deps)
+    if view is not None:
+        nudge(deps)
     return _of_artifact(view)
 
 
@@ -53,7 +54,8 @@ def retry(deps: Deps, scope: Scope, job_id: str) -> JobView | None:
     with deps.database.write() as unit:
         unit.owned(scope).retry(job_id)
         view = unit.owned(scope).get(job_id)
-    nudge(deps)
+    if view is not None:
+        nudge(deps)
     return view
 
 

@@ -10,6 +10,8 @@ from dlpipe.core.flow import StageRow
 from dlpipe.core.model import ArtifactJob, ArtifactRecord, Fault, JobSpec, JobView, OpView, PlanAnswer
 from dlpipe.core.recovery import FailureWrite
 from dlpipe.core.states import State, Status
+from dlpipe.core.telemetry import Told
+from dlpipe.core.why import Standing
 from dlpipe.core.wishes import JobFilter, Tally, Wish
 
 
@@ -90,6 +92,9 @@ class Backlog(Protocol):
     def take_due(self, limit: int, window: int, per_host: int) -> list[Hint]:
         """Mark due jobs as published, as far as the window allows, and answer what to send."""
 
+    def in_flight(self) -> Mapping[str, int]:
+        """How many jobs of each host are under way or have a message outstanding."""
+
     def waiting(self) -> int:
         """How many jobs wait for a message that was sent: published, held by nobody."""
 
@@ -164,9 +169,22 @@ class Owned(Protocol):
     def grant(self, wish: Wish, job_ids: Sequence[str]) -> list[str]:
         """Do to each of these what the wish says, where that is possible; answer which were changed."""
 
+    def standing(self, job_id: str) -> Standing | None:
+        """The job with what its owner need not see, but an explanation of it must know."""
+
     def ops(self, job_id: str) -> list[OpView]: ...
 
     def artifacts_of(self, job_id: str) -> list[ArtifactRecord]: ...
+
+    def artifact(self, artifact_uuid: str) -> ArtifactRecord | None: ...
+
+    def results(
+        self, limit: int, after: str | None, *, newest_first: bool = False, job_id: str | None = None
+    ) -> list[Told]:
+        """The results, or those of one job, with what was measured, in the order in which their jobs were planned.
+
+        `after` is the last artifact of the page before.
+        """
 
     def measures_of(self, job_id: str) -> Mapping[str, Any] | None:
         """The manifest row of the job's newest result."""
