@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         list_jobs,
         open_artifact,
         pause_job,
+        refresh_job,
         resume_job,
         retry_job,
     )
@@ -53,6 +54,7 @@ __all__ = [
     "pause_job",
     "plan",
     "plan_many",
+    "refresh_job",
     "resume_job",
     "retry_job",
     "start_download",
@@ -77,6 +79,7 @@ _LAZY = {
     "list_jobs": "dlpipe.client",
     "open_artifact": "dlpipe.client",
     "pause_job": "dlpipe.client",
+    "refresh_job": "dlpipe.client",
     "resume_job": "dlpipe.client",
     "retry_job": "dlpipe.client",
 }

@@ -38,6 +38,7 @@ __all__ = [
     "list_jobs",
     "open_artifact",
     "pause_job",
+    "refresh_job",
     "resume_job",
     "retry_job",
 ]
@@ -215,6 +216,11 @@ def resume_job(job_id: str, *, tenant_id: str = DEFAULT_TENANT, project_id: str 
 def retry_job(job_id: str, *, tenant_id: str = DEFAULT_TENANT, project_id: str = DEFAULT_PROJECT) -> Job | None:
     """Try a job again that failed for good; how it stands then, None when it is not known here."""
     return wishes.retry(tasks.deps(), Scope(tenant_id, project_id), job_id)
+
+
+def refresh_job(job_id: str, *, tenant_id: str = DEFAULT_TENANT, project_id: str = DEFAULT_PROJECT) -> Job | None:
+    """Ask the server again for a finished job's file; how the job stands then, None when it is not known here."""
+    return wishes.refresh(tasks.deps(), Scope(tenant_id, project_id), job_id)
 
 
 def job_id_for(url: str, **fields: Any) -> str:

@@ -29,8 +29,10 @@ _COMMANDS = {
     "pause": ("dlpipe.cli.wishes", "Let jobs wait, with the bytes they have."),
     "resume": ("dlpipe.cli.wishes", "Let paused jobs go on."),
     "retry": ("dlpipe.cli.wishes", "Try jobs again that failed for good."),
+    "refresh": ("dlpipe.cli.wishes", "Ask whether servers have something newer, and fetch it."),
     "torrents": ("dlpipe.cli.torrents", "Let qBittorrent transfer torrents, and follow them."),
     "reconcile": ("dlpipe.cli.admin", "Heal now what crashes left behind, instead of at the next beat."),
+    "verify": ("dlpipe.cli.verify", "Check the whole against itself: every file, row and pointer."),
     "migrate": ("dlpipe.cli.admin", "Bring the ledger's tables to this version."),
     "doctor": ("dlpipe.cli.admin", "List all settings with their source, and check what they point to."),
 }

@@ -114,12 +114,19 @@ def show(job_id: str, tenant_id: str, project_id: str, as_json: bool) -> int:
     if view.status not in records.ENDED:
         told |= {"error_code": view.error_code, "error_message_safe": view.error_message_safe}
         told["progress_bytes"] = deps().progress.get([job_id]).get(job_id, (None, None))[0]
+    results = records.all_results(deps(), view)
     if as_json:
-        output.as_json(told)
-    else:
-        for name, value in told.items():
-            if value not in (None, ()):
-                click.echo(f"{name:20} {output.safe(value)}")
+        output.as_json({**told, "results": results})
+        return EXIT_OK
+    for name, value in told.items():
+        if value not in (None, ()):
+            click.echo(f"{name:20} {output.safe(value)}")
+    for one in results:
+        fault = f", {one['fault']} since {output.when(one['fault_found_at'])}" if one["fault"] else ""
+        click.echo(
+            f"{'result':20} {one['sha256']}, {output.size(one['byte_size'])}, "
+            f"of {output.when(one['created_at'])}{fault}: {output.safe(one['path'])}"
+        )
     return EXIT_OK
 
 

@@ -1,4 +1,4 @@
-"""`dlpipe cancel`, `pause`, `resume`, `retry`: what is wanted of jobs, by their ids or by what they have in common."""
+"""`dlpipe cancel`, `pause`, `resume`, `retry`, `refresh`: what is wanted of jobs, by id or by what they share."""
 
 from __future__ import annotations
 
@@ -13,7 +13,13 @@ from dlpipe.core.model import JobView, Scope
 from dlpipe.core.states import Status
 from dlpipe.core.wishes import JobFilter, Wish
 
-_DONE = {Wish.CANCEL: "canceled", Wish.PAUSE: "paused", Wish.RESUME: "resumed", Wish.RETRY: "made due again"}
+_DONE = {
+    Wish.CANCEL: "canceled",
+    Wish.PAUSE: "paused",
+    Wish.RESUME: "resumed",
+    Wish.RETRY: "made due again",
+    Wish.REFRESH: "marked for a refresh",
+}
 
 
 def _wish(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -44,7 +50,10 @@ Exit status: 0 all of them are canceled, 1 some had ended or are unknown, 2 wron
 )
 @_wish
 def cancel(**asked: Any) -> int:
-    """Cancel jobs that are not done yet. A result that is registered stays."""
+    """Cancel jobs that are not done yet. A result that is registered stays.
+
+    Of a finished job that waits for a refresh, only the refresh is taken back.
+    """
     return _carry_out(Wish.CANCEL, **asked)
 
 
@@ -99,6 +108,25 @@ def retry(**asked: Any) -> int:
     return _carry_out(Wish.RETRY, **asked)
 
 
+@click.command(
+    epilog="""\b
+Examples:
+  dlpipe refresh 6d0c3a53-0c6b-5a8e-9d5e-3f8f2c1b7a10
+  dlpipe refresh --host files.example.org --dry-run
+
+\b
+What the server still has as it was changes nothing. What has changed becomes a further result of the same job; the
+earlier ones stay, and stay readable, also when the new run fails. Until the new run has begun, `dlpipe cancel` takes
+the wish back. A canceled job stays canceled. Exit status: 0 all are due, 1 some are not (on their way already,
+canceled, or unknown), 2 wrong use.
+"""
+)
+@_wish
+def refresh(**asked: Any) -> int:
+    """Ask the servers whether they have something newer than these finished jobs brought, and fetch it."""
+    return _carry_out(Wish.REFRESH, **asked)
+
+
 def _carry_out(
     wish: Wish, *, job_ids: tuple[str, ...], host: str | None, code: str | None, work_id: str | None,
     everything: bool, dry_run: bool, tenant_id: str, project_id: str, as_json: bool,
@@ -135,20 +163,27 @@ def _all(wish: Wish, scope: Scope, only: JobFilter, dry_run: bool, as_json: bool
 
 
 def _each(wish: Wish, scope: Scope, job_ids: tuple[str, ...], as_json: bool) -> int:
+    import dlpipe
+    from dlpipe.cli import records
+
     exit_code = EXIT_OK
     for job_id in job_ids:
+        before = dlpipe.get_job(job_id, tenant_id=scope.tenant_id, project_id=scope.project_id)
         view = _one(wish, scope, job_id)
-        if view is None:
+        if view is None or before is None:
             exit_code = unknown(job_id)
             continue
-        granted = _granted(wish, view)
+        # Of a job at its end, a cancel takes back the further run that it waited for.
+        taken_back = wish is Wish.CANCEL and before.purpose is not None and view.status in records.DONE
+        granted = _granted(wish, view) or taken_back
         if not granted:
             exit_code = EXIT_FAILED
         if as_json:
             output.as_json({"job_id": job_id, "status": view.status.value, "paused": view.paused_at is not None})
         else:
             stands = f"{view.status.value}, paused" if view.paused_at else view.status.value
-            click.echo(f"{job_id} {stands}" + ("" if granted else f" (nothing to {wish})"))
+            aside = " (its further run is taken back)" if taken_back else f" (nothing to {wish})"
+            click.echo(f"{job_id} {stands}" + ("" if granted and not taken_back else aside))
     return exit_code
 
 
@@ -160,6 +195,7 @@ def _one(wish: Wish, scope: Scope, job_id: str) -> JobView | None:
         Wish.PAUSE: dlpipe.pause_job,
         Wish.RESUME: dlpipe.resume_job,
         Wish.RETRY: dlpipe.retry_job,
+        Wish.REFRESH: dlpipe.refresh_job,
     }[wish]
     return ask(job_id, tenant_id=scope.tenant_id, project_id=scope.project_id)
 

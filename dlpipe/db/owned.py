@@ -138,7 +138,7 @@ class SqlOwned:
                 _A.tenant_id == self._scope.tenant_id,
                 _A.project_id == self._scope.project_id,
             )
-            .order_by(manifest.c.created_at.desc(), manifest.c.run.desc())
+            .order_by(manifest.c.run.desc(), manifest.c.created_at.desc())
             .limit(1)
         ).first()
         return dict(row._mapping) if row is not None else None

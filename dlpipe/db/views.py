@@ -35,6 +35,7 @@ def query(scope: Scope) -> sa.Select[Any]:
         _T.due_at,
         _T.paused_at,
         _T.purpose,
+        _T.fence,
         _D.status.label("download_state"),
         _D.book_id,
         _D.media_type,
@@ -147,6 +148,7 @@ def _of_artifact(row: Any) -> dict[str, Any]:
         "attempts": row.attempts,
         "due_at": row.due_at,
         "paused_at": row.paused_at,
+        "fence": row.fence,
         "purpose": Purpose(row.purpose) if row.purpose else None,
     }
 

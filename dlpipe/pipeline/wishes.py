@@ -1,4 +1,4 @@
-"""What owners want of their jobs while workers may be at them (JOB-8, JOB-9)."""
+"""What owners want of their jobs: while workers may be at them, and after their end (JOB-8, JOB-9)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from dlpipe.core.errors import InvalidInput, LeaseUnavailable
-from dlpipe.core.model import JOB_TYPE_ARTIFACT, JobView, Scope
+from dlpipe.core.model import JOB_TYPE_ARTIFACT, ArtifactRecord, Fault, JobView, Scope
 from dlpipe.core.states import Status
 from dlpipe.core.wishes import JobFilter, Wish
 from dlpipe.pipeline.deps import Deps
@@ -53,6 +53,16 @@ def retry(deps: Deps, scope: Scope, job_id: str) -> JobView | None:
     """Try a job again that failed for good; how it stands afterwards, None for an unknown or foreign id."""
     with deps.database.write() as unit:
         unit.owned(scope).retry(job_id)
+        view = unit.owned(scope).get(job_id)
+    if view is not None:
+        nudge(deps)
+    return view
+
+
+def refresh(deps: Deps, scope: Scope, job_id: str) -> JobView | None:
+    """Ask the server whether it has something newer than a finished job brought; how the job stands afterwards."""
+    with deps.database.write() as unit:
+        unit.owned(scope).refresh(job_id)
         view = unit.owned(scope).get(job_id)
     if view is not None:
         nudge(deps)
@@ -114,3 +124,22 @@ def _stop(deps: Deps, job_ids: Sequence[str]) -> None:
             deps.leases.stop(job_id)
     except LeaseUnavailable as error:
         log.info("%d jobs are stopped, and who works on them was not told: %s", len(job_ids), error.code)
+
+
+def fault_of(deps: Deps, artifact: ArtifactRecord, *, thorough: bool) -> Fault | None:
+    """What is wrong with the artifact's file: by its size, or (`thorough`) by all of its bytes."""
+    store, pointer = deps.store, artifact.storage_pointer
+    if store.holds(pointer, artifact.byte_size):
+        right = not thorough or store.is_right(pointer, artifact.sha256, artifact.byte_size)
+        return None if right else Fault.DAMAGED
+    return Fault.DAMAGED if store.exists(pointer) else Fault.MISSING
+
+
+def bring_back(deps: Deps, view: JobView, artifact: ArtifactRecord, fault: Fault) -> bool:
+    """The job's file is missing or damaged: mark it, and have it brought again (HEAL-3).
+
+    False when that is not to be done now: somebody works on the job, or a run is due already.
+    """
+    with deps.database.write() as unit:
+        unit.registry.add_fault(artifact.artifact_uuid, fault)
+        return unit.backlog.reopen(view.job_id, view.fence, fault)

@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 import pytest
 
-from dlpipe import cli, settings
+from dlpipe import cli, settings, verify
 from ops import docs
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -23,6 +23,7 @@ _FENCED = re.compile(r"^```([a-z]*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 _INLINE = re.compile(r"`([^`\n]+)`")
 # Neither `from dlpipe import …` nor `celery -A dlpipe …` is a call of ours.
 _CALL = re.compile(r"(?:^|[\s/;&|])(?<!from )(?<!-A )dlpipe ((?:--?|[a-z])[^|&;#\n]*)", re.MULTILINE)
+_TEST = re.compile(r"`(tests/[\w/]+\.py)::(test_\w+)`")
 _LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
 
 
@@ -42,6 +43,18 @@ def test_every_adr_is_in_the_index_with_its_title() -> None:
 def test_links_lead_to_files_that_are_there(page: Path) -> None:
     targets = [link for link in _LINK.findall(_FENCED.sub("", page.read_text(encoding="utf-8"))) if link]
     assert [link for link in targets if not (page.parent / link).exists()] == []
+
+
+def test_tests_named_in_the_docs_exist() -> None:
+    named = {found for page in PAGES for found in _TEST.findall(page.read_text(encoding="utf-8"))}
+    assert len(named) > 30
+    gone = [f"{file}::{name}" for file, name in sorted(named) if f"\ndef {name}(" not in _source(file)]
+    assert gone == []
+
+
+def _source(file: str) -> str:
+    path = ROOT / file
+    return path.read_text(encoding="utf-8") if path.exists() else ""
 
 
 # ── commands ──────────────────────────────────────────────────────────────────────────────────────
@@ -102,6 +115,15 @@ def test_settings_table_has_every_setting_with_its_variable_and_default(
 def test_variables_named_in_files_for_people_are_settings(file: str) -> None:
     named = set(re.findall(r"\bDLPIPE_[A-Z0-9_]*[A-Z0-9]\b", (ROOT / file).read_text(encoding="utf-8")))
     assert named <= {*settings.names().values(), settings.CONFIG_ENV}
+
+
+# ── findings ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_findings_of_the_checker_are_listed_with_their_sentences() -> None:
+    section = OPERATIONS.split("\n## Checking the whole\n")[1].split("\n## ")[0]
+    listed = re.findall(r"^\| `([a-z_]+)` \| (.+) \|$", section, re.MULTILINE)
+    assert listed == [*verify.FINDINGS.items(), *verify.NOTES.items()]
 
 
 # ── error codes ───────────────────────────────────────────────────────────────────────────────────
