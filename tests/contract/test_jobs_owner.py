@@ -13,6 +13,7 @@ from dlpipe.core import states
 from dlpipe.core.model import ArtifactRecord, Scope
 from dlpipe.core.ports import Unit
 from dlpipe.core.states import Moment, State, Status
+from dlpipe.core.wishes import Wish
 from dlpipe.db.clock import after, now
 from dlpipe.db.schema import jobs
 from tests.ledgers import FOR_GOOD, FOREIGN, OWN, SOON, UNKNOWN, Bench, everything
@@ -157,6 +158,10 @@ QUESTIONS: dict[str, Question] = {
     "cancel": lambda unit, scope, job_id: unit.owned(scope).cancel(job_id),
     "refresh": lambda unit, scope, job_id: unit.owned(scope).refresh(job_id),
     "retry": lambda unit, scope, job_id: unit.owned(scope).retry(job_id),
+    "pause": lambda unit, scope, job_id: unit.owned(scope).pause(job_id),
+    "resume": lambda unit, scope, job_id: unit.owned(scope).resume(job_id),
+    "standing": lambda unit, scope, job_id: unit.owned(scope).standing(job_id),
+    "results": lambda unit, scope, job_id: unit.owned(scope).results(9, None, job_id=job_id),
     "ops": lambda unit, scope, job_id: unit.owned(scope).ops(job_id),
     "artifacts_of": lambda unit, scope, job_id: unit.owned(scope).artifacts_of(job_id),
     "measures_of": lambda unit, scope, job_id: unit.owned(scope).measures_of(job_id),
@@ -219,6 +224,20 @@ def test_lists_and_counts_show_only_the_scopes_own(bench: Bench) -> None:
         assert unit.owned(OWN).get_many([]) == []
         assert unit.owned(Scope("default", "other")).list_(None, 9, None) == []
         assert unit.owned(Scope("other")).counts()[Status.PENDING] == 1
+
+
+@pytest.mark.parametrize("wish", list(Wish))
+@pytest.mark.parametrize("state", [S.PLANNED, S.FAILED, S.DEDUPED])
+def test_a_wish_for_the_job_of_another_is_not_granted(bench: Bench, wish: Wish, state: State) -> None:
+    job_id = bench.in_state(state)
+    if wish is Wish.RESUME:
+        bench.set(job_id, paused_at=now())
+    before = everything(bench.database)
+    with bench.database.write() as unit:
+        for scope in FOREIGN:
+            assert unit.owned(scope).grant(wish, [job_id, UNKNOWN, "x"]) == []
+        assert unit.owned(OWN).grant(wish, []) == []
+    assert everything(bench.database) == before
 
 
 @pytest.mark.xfail(
