@@ -57,7 +57,7 @@ print(json.dumps({"created": summary.created, "known": summary.known, "skipped":
                   "failed": summary.failed, "refused": summary.refused_count}))
 """
 QUEUES = ("net", "disk")
-_ROUND = re.compile(r"dlpipe\.reconcile\[[^]]*\] succeeded in [0-9.]+s: 'orphans")
+_ROUND = re.compile(r"dlpipe\.reconcile\[[^]]*\] succeeded in [0-9.]+s: '(?!another one)")
 
 
 def faketime() -> str | None:
