@@ -30,7 +30,7 @@ from tests.postgres import Postgres
 from tests.servers import Valkey
 
 HEAL_EVERY_S = 2.0
-PART_AGE_S = 10.0
+PART_AGE_S = 4.0
 SETTINGS = {
     "DLPIPE_LEASE_TTL_S": str(LEASE_TTL_S),
     "DLPIPE_LEASE_RENEW_S": "1.5",
