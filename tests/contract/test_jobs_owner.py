@@ -23,6 +23,12 @@ UUID = "11111111-1111-5111-8111-111111111111"
 NO_JOBS = ["ABCDEFAB-0000-5000-8000-000000000000", "", "x", "not-a-uuid", "0" * 36, "%", UUID + "\n"]
 
 
+def result_of(job_id: str) -> ArtifactRecord:
+    sha256 = "ab" * 32
+    pointer = f"local:default/default/ab/{sha256}.bin"
+    return ArtifactRecord(UUID, OWN, "file", "local", pointer, None, 7, sha256, 1, job_id)
+
+
 def cancel(bench: Bench, job_id: str, scope: Scope = OWN) -> Status | None:
     with bench.database.write() as unit:
         return unit.owned(scope).cancel(job_id)
@@ -240,11 +246,25 @@ def test_a_wish_for_the_job_of_another_is_not_granted(bench: Bench, wish: Wish, 
     assert everything(bench.database) == before
 
 
-@pytest.mark.xfail(
-    strict=True, reason="a job that failed for good forgets that its result is registered (docs/model.md)"
-)
 def test_a_job_whose_result_is_registered_is_not_canceled_after_a_retry(bench: Bench) -> None:
     job_id = bench.in_state(S.INDEXED)
+    with bench.database.write() as unit:
+        unit.registry.add_artifact(result_of(job_id))
     bench.fail(bench.hold("dedupe", job_id), FOR_GOOD)
+    assert retry(bench, job_id) is Status.PROCESSING
+    row = bench.row(job_id)
+    assert (row["state"], row["attempts"], row["due_at"] is not None) == (S.INDEXED.value, 0, True)
+    assert cancel(bench, job_id) is Status.PROCESSING
+    again = bench.hold("dedupe", job_id)
+    assert (again.run, again.state) == (2, S.INDEXED), "what remains is done by a run of its own"
+
+
+def test_a_further_run_that_failed_for_good_is_retried_from_its_start(bench: Bench) -> None:
+    """Its earlier result is no reason to end it before it has looked."""
+    job_id = bench.in_state(S.DEDUPED)
+    with bench.database.write() as unit:
+        unit.registry.add_artifact(result_of(job_id))
+        unit.owned(OWN).refresh(job_id)
+    bench.fail(bench.hold("head", job_id), FOR_GOOD)
     assert retry(bench, job_id) is Status.PENDING
-    assert cancel(bench, job_id) is not Status.CANCELED
+    assert bench.row(job_id)["state"] == S.FAILED.value
