@@ -255,7 +255,7 @@ def test_a_job_whose_result_is_registered_is_not_canceled_after_a_retry(bench: B
     row = bench.row(job_id)
     assert (row["state"], row["attempts"], row["due_at"] is not None) == (S.INDEXED.value, 0, True)
     assert cancel(bench, job_id) is Status.PROCESSING
-    again = bench.hold("dedupe", job_id)
+    again = bench.hold("dedupe", job_id, run=2)
     assert (again.run, again.state) == (2, S.INDEXED), "what remains is done by a run of its own"
 
 
@@ -265,6 +265,6 @@ def test_a_further_run_that_failed_for_good_is_retried_from_its_start(bench: Ben
     with bench.database.write() as unit:
         unit.registry.add_artifact(result_of(job_id))
         unit.owned(OWN).refresh(job_id)
-    bench.fail(bench.hold("head", job_id), FOR_GOOD)
+    bench.fail(bench.hold("head", job_id, run=2), FOR_GOOD)
     assert retry(bench, job_id) is Status.PENDING
     assert bench.row(job_id)["state"] == S.FAILED.value
