@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
+from dlpipe.core.crash import crash_point
 from dlpipe.core.errors import DlpipeError, InvalidInput
 from dlpipe.core.model import JobSpec, PlanAnswer, job_spec
 from dlpipe.pipeline import dispatch
@@ -82,6 +83,8 @@ def plan(deps: Deps, fields: Mapping[str, Any]) -> PlanAnswer:
     made = spec(deps, fields)
     with deps.database.write() as unit:
         answer = unit.jobs.plan_if_absent([made])[0]
+        crash_point("plan.writing")
+    crash_point("plan.written")
     if answer.outcome in ("created", "known"):
         nudge(deps)
     return answer
@@ -117,6 +120,7 @@ def plan_each(deps: Deps, requests: Iterable[Mapping[str, Any]]) -> Iterator[Pla
                 yield Refusal(position, error.code, error.message, error.hint)
         with deps.database.write() as unit:
             answers = unit.jobs.plan_if_absent([made for _, made in specs])
+        crash_point("plan.batch_written")
         nudge(deps)
         for (position, made), answer in zip(specs, answers, strict=True):
             yield Planned(position, made, answer)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from dataclasses import asdict, dataclass
 
+from dlpipe.core.crash import crash_point
 from dlpipe.core.errors import BrokerUnavailable
 from dlpipe.core.ports import Held
 from dlpipe.core.recovery import after_crash
@@ -38,6 +39,7 @@ def reconcile(deps: Deps) -> Report:
     requeued, exhausted = _orphans(deps, dead)
     with deps.database.write() as unit:
         abandoned = unit.ledger.mark_abandoned(deps.policy.batch)
+        crash_point("reconcile.marking")
     lost = sent = 0
     try:
         lost = dispatch.dispatch_lost(deps)
@@ -57,6 +59,7 @@ def _release_dead(deps: Deps) -> list[Held]:
     dead = [one for one in held if deps.leases.owner_is_dead(one.token)]
     for one in dead:
         deps.leases.release_dead(one.job.job_id, one.token)
+        crash_point("reconcile.released")
     return dead
 
 
@@ -70,6 +73,8 @@ def _orphans(deps: Deps, dead: list[Held]) -> tuple[int, int]:
         write = after_crash(one.job.attempts, deps.debug_id(), deps.policy.retry)
         with deps.database.write() as unit:
             freed = unit.backlog.orphan(one, write)
+            crash_point("reconcile.freeing")
+        crash_point("reconcile.freed")
         if freed and write is None:
             requeued += 1
         elif freed:

@@ -85,6 +85,7 @@ class LocalBlobStore:
         """Bytes under a name that is not their hash are moved away, never written over."""
         with suppress(FileNotFoundError):
             os.rename(place.name, f"{place.name}.damaged-{uuid.uuid4().hex[:8]}", src_dir_fd=where, dst_dir_fd=where)
+            crash_point("store.set_aside")
 
     def holds(self, pointer: str, size: int) -> bool:
         place = place_of(pointer)
@@ -133,6 +134,7 @@ class LocalBlobStore:
                     if not self._has_size(here, place, size):
                         self._set_aside(here, place)
                         action = self._name_copy(source.name, there, place, here)
+            crash_point("copy.named")
             os.fsync(here)
             return action or DedupeAction.SKIPPED
 
@@ -161,6 +163,7 @@ class LocalBlobStore:
                 if sha256_of(fd)[0] != place.sha256:
                     raise Retryable("the copy does not hash to its name", code="store_io_error")
                 path = str(self._root / STAGING / place.tenant / temporary)
+                crash_point("copy.prepared")
                 return action if name_new(fd, path, place.name, here) else None
             finally:
                 os.close(fd)
