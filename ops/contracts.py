@@ -1,26 +1,24 @@
-"""A contract for import-linter: these modules import the standard library and each other, nothing else.
-
-A list of forbidden packages would miss the next one somebody installs.
-"""
+"""Contracts for import-linter that name what is allowed: a list of the forbidden would miss the next package."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 
 from grimp import ImportGraph
 from importlinter import Contract, ContractCheck, fields, output
 
 
-class StandardLibraryOnly(Contract):
-    """Option: `modules`, the packages (with all they contain) that must stay free of third-party code."""
-
-    type_name = "standard_library_only"
+class _Allowlist(Contract):
+    """Guarded modules import each other and what `allows` says, nothing else."""
 
     modules = fields.ListField(subfield=fields.ModuleField())
 
+    def allows(self, imported: str) -> bool:
+        raise NotImplementedError
+
     def check(self, graph: ImportGraph, verbose: bool) -> ContractCheck:
-        """Collect every direct import of a package from outside the project and the standard library."""
-        allowed = sys.stdlib_module_names | set(self.session_options["root_packages"])
+        """Collect every direct import of something else."""
         guarded = {
             name
             for package in self.modules  # type: ignore[attr-defined]
@@ -30,7 +28,7 @@ class StandardLibraryOnly(Contract):
             f"{importer} -> {imported}"
             for importer in sorted(guarded)
             for imported in sorted(graph.find_modules_directly_imported_by(importer))
-            if imported.split(".")[0] not in allowed
+            if imported not in guarded and not self.allows(imported)
         ]
         return ContractCheck(kept=not strangers, metadata={"strangers": strangers})
 
@@ -38,3 +36,27 @@ class StandardLibraryOnly(Contract):
         """Print one line for each stray import."""
         for stranger in check.metadata["strangers"]:
             output.print_error(stranger, bold=False)
+
+    def _roots(self) -> Iterable[str]:
+        return self.session_options["root_packages"]  # type: ignore[no-any-return]
+
+
+class StandardLibraryOnly(_Allowlist):
+    """Option: `modules`, the packages (with all they contain) that must stay free of third-party code."""
+
+    type_name = "standard_library_only"
+
+    def allows(self, imported: str) -> bool:
+        return imported.partition(".")[0] in sys.stdlib_module_names | set(self._roots())
+
+
+class SharesOnly(_Allowlist):
+    """Options: `modules`, and `shared`, the only modules of the rest of the project that those may import."""
+
+    type_name = "shares_only"
+
+    shared = fields.ListField(subfield=fields.ModuleField())
+
+    def allows(self, imported: str) -> bool:
+        shared = {module.name for module in self.shared}  # type: ignore[attr-defined]
+        return imported in shared or imported.partition(".")[0] not in set(self._roots())

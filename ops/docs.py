@@ -19,6 +19,7 @@ _WHEN = {
     Moment.FINISH: "is recorded",
     Moment.FAIL: "the run fails",
     Moment.CANCEL: "somebody cancels",
+    Moment.REOPEN: "a further run is wanted",
 }
 
 _INTRO = """\
@@ -45,6 +46,18 @@ A job in `FAILED` with a due time waits for its next run; without one it has fai
 A failure after the file has its final name leaves the job where it is as long as a retry is due.
 """
 
+_FURTHER = """\
+## A further run
+
+A job at a good end is due again when its owner wants a *refresh* (has the server something newer?), or when its file
+is found missing or damaged and is to be brought back by a *repair*. Until the run starts, the job waits in the state
+it has, its status is `pending`, and canceling takes the wish back. A job that is not at its end goes on only with what
+remains, which cannot bring a lost file back: such a job has failed, and is due from the start. The purpose stays with
+the job until it comes to a good end, over failures and retries. `CANCELED` alone is never left.
+
+What the job registered before stays registered and readable, whatever becomes of the further run.
+"""
+
 
 def render() -> str:
     """The whole page."""
@@ -56,6 +69,9 @@ def render() -> str:
             "",
             _ENDS,
             *_diagram(Moment.FAIL, Moment.CANCEL),
+            "",
+            _FURTHER,
+            *_diagram(Moment.REOPEN),
             "",
             "## Every step",
             "",
@@ -71,7 +87,7 @@ def render() -> str:
             "",
             "The status of a job is derived from its state, in the same transaction.",
             "",
-            *_table(["state", "status", "with a retry due", "stages that a run has left"], _statuses()),
+            *_table(["state", "status", "with a run due", "stages that a run has left"], _statuses()),
             "",
         ]
     )
@@ -83,7 +99,7 @@ def _diagram(*moments: Moment) -> Iterator[str]:
     if Moment.START in moments:
         yield f"    [*] --> {State.PLANNED}"
     for step in states.TABLE:
-        if step.moment in moments:
+        if step.moment in moments and not _withdraws(step):
             yield f"    {step.source} --> {step.target}: {_label(step.moment, step.stage)}"
     for state in sorted({step.target for step in states.TABLE if step.moment in moments} & states.FINISHED):
         yield f"    {state} --> [*]"
@@ -98,6 +114,8 @@ def _label(moment: Moment, stage: str) -> str:
             return "fails"
         case Moment.CANCEL:
             return "canceled"
+        case Moment.REOPEN:
+            return "reopened"
         case _:
             return f"{stage} {_WHEN[moment]}"
 
@@ -105,7 +123,12 @@ def _label(moment: Moment, stage: str) -> str:
 def _steps() -> Iterator[Sequence[str]]:
     for step in states.TABLE:
         who = f"`{step.stage}` " if step.stage else ""
-        yield _code(step.source), _code(step.target), who + _WHEN[step.moment]
+        when = "the wish for a further run is taken back" if _withdraws(step) else _WHEN[step.moment]
+        yield _code(step.source), _code(step.target), who + when
+
+
+def _withdraws(step: states.Step) -> bool:
+    return step.moment is Moment.CANCEL and step.source is step.target
 
 
 def _stages() -> Iterator[Sequence[str]]:

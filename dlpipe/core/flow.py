@@ -52,8 +52,11 @@ def stage(name: str) -> StageRow:
 def remaining(state: State) -> tuple[StageRow, ...]:
     """The stages that a run has yet to do for a job in this state; none when it is at an end.
 
-    A state that no stage claims (PLANNED, FAILED) is looked at as the start of a run would leave it.
+    A state that no stage claims (PLANNED, FAILED) is looked at as the start of a run would leave it; but a good end
+    is one, and what a further run would do is for who starts it to ask.
     """
+    if state in states.FINISHED:
+        return ()
     for at in (state, states.start_target(state)):
         for position, row in enumerate(STAGES):
             if at is not None and at in states.claimable(row.name):

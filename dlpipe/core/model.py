@@ -7,12 +7,13 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from enum import StrEnum
 from typing import Any
 
 from dlpipe.core import keys
 from dlpipe.core.errors import InvalidInput
 from dlpipe.core.layout import check_extension, check_id
-from dlpipe.core.states import State, Status
+from dlpipe.core.states import Purpose, State, Status
 from dlpipe.core.urls import ParseUrl, PlannedUrl, plan_url
 
 JOB_TYPE_ARTIFACT = "artifact_download"
@@ -197,6 +198,8 @@ class ArtifactJob:
     lease_live: bool = False
     due_at: datetime | None = None
     published_at: datetime | None = None
+    purpose: Purpose | None = None
+    """Why this run, or the next one, happens; None: the file is wanted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,11 +227,19 @@ class JobView:
     error_message_safe: str | None
     error_debug_id: str | None
     artifacts: tuple[str, ...] = ()
+    purpose: Purpose | None = None
+
+
+class Fault(StrEnum):
+    """What is wrong with the file of a registered artifact; the record itself never changes."""
+
+    MISSING = "missing"
+    DAMAGED = "damaged"
 
 
 @dataclass(frozen=True, slots=True)
 class ArtifactRecord:
-    """An immutable registered output."""
+    """An immutable registered output, and whether its file is known to be at fault."""
 
     artifact_uuid: str
     scope: Scope
@@ -241,6 +252,8 @@ class ArtifactRecord:
     schema_version: int
     created_by_job_id: str
     created_at: datetime | None = None
+    fault: Fault | None = None
+    fault_found_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,6 +35,13 @@ class Status(StrEnum):
     CANCELED = "canceled"
 
 
+class Purpose(StrEnum):
+    """Why a further run of a job happens that had come to its end."""
+
+    REFRESH = "refresh"  # its owner wants to know whether the server has something newer (PLAN-6)
+    REPAIR = "repair"  # the file is missing or damaged (HEAL-3)
+
+
 class Moment(StrEnum):
     """When a step is taken."""
 
@@ -43,6 +50,7 @@ class Moment(StrEnum):
     FINISH = "finish"  # a stage's result is recorded
     FAIL = "fail"  # a run ends without success
     CANCEL = "cancel"  # somebody asked for the end
+    REOPEN = "reopen"  # a further run, from the start, is wanted of a job that has its file
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +68,14 @@ def _steps(sources: tuple[State, ...], target: State, moment: Moment) -> tuple[S
 _S = State
 TABLE: tuple[Step, ...] = (
     # A run starts: from the beginning, or, once the file is in its place, with what remains.
+    # Every start needs a due time in the row, so a job at a good end stays there until a further run is wanted.
     *_steps(
-        (_S.PLANNED, _S.LEASED, _S.HEAD_DONE, _S.RESUME_OK, _S.STREAMING, _S.FAILED), _S.LEASED, Moment.START
+        (
+            _S.PLANNED, _S.LEASED, _S.HEAD_DONE, _S.RESUME_OK, _S.STREAMING, _S.FAILED, _S.DEDUPED,
+            _S.SKIPPED_DUPLICATE,
+        ),
+        _S.LEASED,
+        Moment.START,
     ),
     Step(_S.FINALIZED, _S.FINALIZED, Moment.START),
     Step(_S.INDEXED, _S.INDEXED, Moment.START),
@@ -88,10 +102,19 @@ TABLE: tuple[Step, ...] = (
         _S.CANCELED,
         Moment.CANCEL,
     ),
+    # A further run is wanted. At an end the job waits where it is, and what has not begun can be withdrawn. One that
+    # is not at its end and whose file is gone has failed: no remaining stage could give its bytes back.
+    Step(_S.DEDUPED, _S.DEDUPED, Moment.REOPEN),
+    Step(_S.SKIPPED_DUPLICATE, _S.SKIPPED_DUPLICATE, Moment.REOPEN),
+    *_steps((_S.FINALIZED, _S.INDEXED), _S.FAILED, Moment.REOPEN),
+    Step(_S.DEDUPED, _S.DEDUPED, Moment.CANCEL),
+    Step(_S.SKIPPED_DUPLICATE, _S.SKIPPED_DUPLICATE, Moment.CANCEL),
 )  # fmt: skip
 
-FINISHED = frozenset({State.DEDUPED, State.SKIPPED_DUPLICATE, State.CANCELED})
-"""Terminal whatever else the row says; FAILED is terminal when no retry is due."""
+ENDS = frozenset(s.target for s in TABLE) - frozenset(s.source for s in TABLE if s.stage)
+"""States in which no stage of the run has anything left to do: terminal, unless a further run is due and may start."""
+
+FINISHED = ENDS - {State.FAILED}
 
 
 def sources(target: State, moment: Moment, stage: str = "") -> frozenset[State]:
@@ -124,17 +147,36 @@ def on_claim(stage: str) -> State | None:
     return next((s.target for s in TABLE if s.stage == stage and s.moment is Moment.CLAIM), None)
 
 
+def reopened(state: State) -> State | None:
+    """Where a job in this state waits for a further run from the start, or None when it cannot be reopened."""
+    found = targets(state, Moment.REOPEN)
+    return next(iter(found)) if found else None
+
+
+def refreshable() -> frozenset[State]:
+    """At which ends may an owner wish for a further run? FAILED has its retry."""
+    return frozenset(state for state in State if reopened(state) is state)
+
+
+def withdrawable() -> frozenset[State]:
+    """Where does canceling take back the wish for a further run, and leave the job at the end it had?"""
+    return frozenset(s.source for s in TABLE if s.moment is Moment.CANCEL and s.target is s.source)
+
+
 def is_terminal(state: State, *, retry_due: bool) -> bool:
-    return state in FINISHED or (state is State.FAILED and not retry_due)
+    """Is nothing going to happen by itself? `retry_due`: the row has a due time, so a further run is wanted."""
+    return state in ENDS and not (retry_due and start_target(state) is not None)
 
 
 def status_of(state: State, *, retry_due: bool) -> Status:
     """The canonical job status that belongs to a state (STATE-7)."""
+    if state in ENDS and not is_terminal(state, retry_due=retry_due):
+        return Status.PENDING
     match state:
         case State.PLANNED:
             return Status.PENDING
         case State.FAILED:
-            return Status.PENDING if retry_due else Status.FAILED
+            return Status.FAILED
         case State.DEDUPED:
             return Status.COMPLETED
         case State.SKIPPED_DUPLICATE:

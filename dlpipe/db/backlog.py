@@ -8,12 +8,12 @@ from typing import Any
 import sqlalchemy as sa
 
 from dlpipe.core import flow, states
-from dlpipe.core.model import Scope
+from dlpipe.core.model import Fault, Scope
 from dlpipe.core.ports import Held, Hint
 from dlpipe.core.recovery import FailureWrite
-from dlpipe.core.states import Moment, State, Status
+from dlpipe.core.states import Moment, Purpose, State, Status
 from dlpipe.db.clock import after, now
-from dlpipe.db.guards import IDLE, guarded, note_error
+from dlpipe.db.guards import IDLE, guarded, in_states, lease_free, note, note_error
 from dlpipe.db.rows import JOB_COLUMNS, job_from
 from dlpipe.db.schema import artifact_jobs, jobs
 
@@ -140,6 +140,42 @@ class SqlBacklog:
             return False
         if write is not None:
             note_error(self._connection, held.job.job_id, Status.FAILED, write, ended=True)
+        return True
+
+    def reopen(self, job_id: str, fence: int, fault: Fault) -> bool:
+        waits = {state: found for state in State if (found := states.reopened(state)) is not None}
+        stay = frozenset(state for state, found in waits.items() if state is found)
+        changed = self._connection.execute(
+            sa.update(artifact_jobs)
+            .where(
+                _T.job_id == job_id,
+                _T.fence == fence,
+                lease_free(),
+                in_states(frozenset(waits)),
+                # At an end a due time says that a run from the start is wanted already; before it, that one is
+                # wanted which would do only what remains.
+                sa.or_(_T.due_at.is_(None), ~in_states(stay)),
+            )
+            .values(
+                fence=_T.fence + 1,
+                state=sa.case(*((_T.state == state.value, found.value) for state, found in waits.items())),
+                **IDLE,
+                due_at=now(),
+                attempts=0,
+                purpose=Purpose.REPAIR.value,
+            )
+        )
+        if changed.rowcount == 0:
+            return False
+        note(
+            self._connection,
+            job_id,
+            status=Status.PENDING.value,
+            progress=0,
+            error_code=f"file_{fault}",
+            error_message_safe=f"its file was found {fault}, and is to be brought again",
+            error_debug_id=None,
+        )
         return True
 
 

@@ -125,22 +125,7 @@ class SqlDatabase:
 
     def check_schema(self) -> None:
         """Refuse to work with tables that this code does not know."""
-        found = self.schema_version()
-        if found == schema.SCHEMA_VERSION:
-            return
-        if found is None:
-            raise Misconfigured("the database has no tables yet", code="schema_missing", hint="Run: dlpipe migrate")
-        if found > schema.SCHEMA_VERSION:
-            raise Misconfigured(
-                f"the database is at schema {found}, newer than this version of dlpipe ({schema.SCHEMA_VERSION})",
-                code="schema_newer",
-                hint="Upgrade dlpipe on this machine; nothing is ever downgraded by itself.",
-            )
-        raise Misconfigured(
-            f"the database is at schema {found}, and this version of dlpipe needs {schema.SCHEMA_VERSION}",
-            code="schema_behind",
-            hint="Run: dlpipe migrate",
-        )
+        check_version(self.schema_version())
 
     def close(self) -> None:
         if self._engine is not None and self._pid == os.getpid():
@@ -152,6 +137,25 @@ class SqlDatabase:
         if self.url.get_backend_name() == "sqlite" and self.url.database:
             return Path(self.url.database)
         return None
+
+
+def check_version(found: str | None) -> None:
+    """Misconfigured unless that is the revision which this code works with."""
+    if found == schema.SCHEMA_VERSION:
+        return
+    if found is None:
+        raise Misconfigured("the database has no tables yet", code="schema_missing", hint="Run: dlpipe migrate")
+    if found > schema.SCHEMA_VERSION:
+        raise Misconfigured(
+            f"the database is at schema {found}, newer than this version of dlpipe ({schema.SCHEMA_VERSION})",
+            code="schema_newer",
+            hint="Upgrade dlpipe on this machine; nothing is ever downgraded by itself.",
+        )
+    raise Misconfigured(
+        f"the database is at schema {found}, and this version of dlpipe needs {schema.SCHEMA_VERSION}",
+        code="schema_behind",
+        hint="Run: dlpipe migrate",
+    )
 
 
 def _prepare_sqlite(connection: sqlite3.Connection, _record: object) -> None:

@@ -17,6 +17,7 @@ from dlpipe.db.schema import artifact_jobs, jobs
 
 _T = artifact_jobs.c
 FREE: Mapping[str, None] = {"lease_owner": None, "lease_until": None}
+NO_ERROR: Mapping[str, None] = {"error_code": None, "error_message_safe": None, "error_debug_id": None}
 IDLE: Mapping[str, None] = {**FREE, "published_at": None}
 
 

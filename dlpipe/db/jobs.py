@@ -18,7 +18,7 @@ from dlpipe.core.recovery import FailureWrite
 from dlpipe.core.states import Moment, State, Status
 from dlpipe.db import planning
 from dlpipe.db.clock import after, now
-from dlpipe.db.guards import FREE, IDLE, guarded, in_states, lease_free, note, note_error, raise_why
+from dlpipe.db.guards import FREE, IDLE, NO_ERROR, guarded, in_states, lease_free, note, note_error, raise_why
 from dlpipe.db.rows import is_uuid, job_from
 from dlpipe.db.schema import artifact_jobs, jobs
 
@@ -91,7 +91,8 @@ class SqlJobs:
     def advance(self, job: ArtifactJob, stage: StageRow, target: State) -> None:
         allowed = states.sources(target, Moment.FINISH, stage.name)
         ended = states.is_terminal(target, retry_due=False)
-        changed = guarded(job, allowed).values(state=target.value, **FREE, published_at=None if ended else now())
+        values = {"published_at": None, "purpose": None} if ended else {"published_at": now()}
+        changed = guarded(job, allowed).values(state=target.value, **FREE, **values)
         if self._connection.execute(changed).rowcount == 0:
             raise_why(self._connection, job, target, allowed)
         if not ended:
@@ -104,9 +105,7 @@ class SqlJobs:
             progress=100,
             completed_at=now(),
             failed_at=None,
-            error_code=None,
-            error_message_safe=None,
-            error_debug_id=None,
+            **NO_ERROR,
         )
 
     def fail(self, job: ArtifactJob, write: FailureWrite) -> None:

@@ -10,11 +10,13 @@ import sqlalchemy as sa
 
 from dlpipe.core import states
 from dlpipe.core.model import ArtifactRecord, JobView, OpView, Scope
-from dlpipe.core.states import Moment, State, Status
+from dlpipe.core.states import Moment, Purpose, State, Status
 from dlpipe.core.urls import redact
 from dlpipe.db.clock import now
+from dlpipe.db.faults import with_faults
+from dlpipe.db.guards import NO_ERROR, in_states, note
 from dlpipe.db.planning import results_of
-from dlpipe.db.rows import is_uuid
+from dlpipe.db.rows import is_uuid, record_from
 from dlpipe.db.schema import artifact_jobs, artifact_ops, artifacts, job_artifacts, jobs, manifest
 
 _J, _T, _O, _A = jobs.c, artifact_jobs.c, artifact_ops.c, artifacts.c
@@ -65,6 +67,8 @@ class SqlOwned:
     def cancel(self, job_id: str) -> Status | None:
         if not is_uuid(job_id):
             return None
+        if self._withdraw(job_id):
+            return self._status(job_id)
         allowed = sorted(state.value for state in states.sources(State.CANCELED, Moment.CANCEL))
         changed = self._connection.execute(
             sa.update(artifact_jobs)
@@ -76,6 +80,7 @@ class SqlOwned:
                 lease_until=None,
                 due_at=None,
                 published_at=None,
+                purpose=None,
             )
         )
         if changed.rowcount:
@@ -85,6 +90,20 @@ class SqlOwned:
                 .values(status=Status.CANCELED.value, updated_at=now(), completed_at=None)
             )
         return self._status(job_id)
+
+    def _withdraw(self, job_id: str) -> bool:
+        """Take back a further run that has not begun; the job is again what it was."""
+        taken = self._connection.execute(
+            sa.update(artifact_jobs)
+            .where(_owned_job(self._scope, job_id), in_states(states.withdrawable()), _T.due_at.is_not(None))
+            .values(due_at=None, published_at=None, purpose=None)
+            .returning(_T.state)
+        ).first()
+        if taken is None:
+            return False
+        status = states.status_of(State(taken.state), retry_due=False)
+        note(self._connection, job_id, status=status.value, progress=100, **NO_ERROR)
+        return True
 
     def retry(self, job_id: str) -> Status | None:
         if not is_uuid(job_id):
@@ -100,6 +119,19 @@ class SqlOwned:
                 .where(_J.job_id == job_id)
                 .values(status=Status.PENDING.value, failed_at=None, updated_at=now())
             )
+        return self._status(job_id)
+
+    def refresh(self, job_id: str) -> Status | None:
+        if not is_uuid(job_id):
+            return None
+        at_an_end = in_states(states.refreshable()) & _T.due_at.is_(None)
+        changed = self._connection.execute(
+            sa.update(artifact_jobs)
+            .where(_owned_job(self._scope, job_id), sa.or_(at_an_end, _FAILED_FOR_GOOD))
+            .values(due_at=now(), attempts=0, published_at=None, purpose=Purpose.REFRESH.value)
+        )
+        if changed.rowcount:
+            note(self._connection, job_id, status=Status.PENDING.value, progress=0, failed_at=None)
         return self._status(job_id)
 
     def _status(self, job_id: str) -> Status | None:
@@ -121,7 +153,7 @@ class SqlOwned:
         if not is_uuid(job_id):
             return []
         rows = self._connection.execute(
-            sa.select(artifacts)
+            with_faults()
             .join(job_artifacts, job_artifacts.c.artifact_uuid == _A.artifact_uuid)
             .where(
                 job_artifacts.c.job_id == job_id,
@@ -131,22 +163,7 @@ class SqlOwned:
             )
             .order_by(job_artifacts.c.position)
         )
-        return [
-            ArtifactRecord(
-                artifact_uuid=row.artifact_uuid,
-                scope=Scope(row.tenant_id, row.project_id),
-                artifact_type=row.artifact_type,
-                storage_backend=row.storage_backend,
-                storage_pointer=row.storage_pointer,
-                content_type=row.content_type,
-                byte_size=row.byte_size,
-                sha256=row.sha256,
-                schema_version=row.schema_version,
-                created_by_job_id=row.created_by_job_id,
-                created_at=row.created_at,
-            )
-            for row in rows
-        ]
+        return [record_from(row) for row in rows]
 
     def measures_of(self, job_id: str) -> Mapping[str, Any] | None:
         if not is_uuid(job_id):
@@ -176,6 +193,7 @@ def _views_query(scope: Scope) -> sa.Select[Any]:
             _T.run,
             _T.attempts,
             _T.due_at,
+            _T.purpose,
         )
         .join(artifact_jobs, _T.job_id == _J.job_id)
         .where(_owned(scope))
@@ -211,6 +229,7 @@ def _view(row: Any, artifacts: tuple[str, ...]) -> JobView:
         error_message_safe=row.error_message_safe,
         error_debug_id=row.error_debug_id,
         artifacts=artifacts,
+        purpose=Purpose(row.purpose) if row.purpose else None,
     )
 
 

@@ -9,10 +9,13 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
-from dlpipe.core.model import ArtifactRecord
+from dlpipe.core.model import ArtifactRecord, Fault
 from dlpipe.core.ports import FirstCopy, KnownBlob
+from dlpipe.db import faults
 from dlpipe.db.clock import after, now
+from dlpipe.db.faults import with_faults
 from dlpipe.db.planning import insert_ignoring
+from dlpipe.db.rows import record_from
 from dlpipe.db.schema import artifacts, hash_index, job_artifacts, manifest, url_index
 
 _H, _U, _A = hash_index.c, url_index.c, artifacts.c
@@ -27,6 +30,7 @@ class SqlRegistry:
             _U.scope == tenant_id,
             _U.url_sha256 == _url_sha256(canonical_url),
             _U.canonical_url == canonical_url,
+            ~faults.is_marked(_U.sha256, _U.pointer),
         )
         if trust_s is not None:
             found = found.where(_U.seen_at > after(-trust_s))
@@ -86,6 +90,25 @@ class SqlRegistry:
                 artifact_uuid=record.artifact_uuid,
             )
         )
+
+    def result_of(self, job_id: str, sha256: str) -> ArtifactRecord | None:
+        row = self._connection.execute(
+            with_faults()
+            .join(job_artifacts, job_artifacts.c.artifact_uuid == _A.artifact_uuid)
+            .where(job_artifacts.c.job_id == job_id, job_artifacts.c.role == "result", _A.sha256 == sha256)
+            .order_by(job_artifacts.c.position.desc())
+            .limit(1)
+        ).first()
+        return record_from(row) if row else None
+
+    def add_fault(self, artifact_uuid: str, fault: Fault) -> bool:
+        return faults.add(self._connection, artifact_uuid, fault)
+
+    def faulty(self, limit: int, after: str | None = None) -> list[ArtifactRecord]:
+        return faults.faulty(self._connection, limit, after)
+
+    def mend(self, sha256: str, pointer: str) -> int:
+        return faults.mend(self._connection, sha256, pointer)
 
     def see_url(self, tenant_id: str, canonical_url: str, blob: KnownBlob) -> None:
         make = postgresql.insert if self._connection.dialect.name == "postgresql" else sqlite.insert

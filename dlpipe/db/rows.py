@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from dlpipe.core.model import ArtifactJob, Scope
-from dlpipe.core.states import State
+from dlpipe.core.model import ArtifactJob, ArtifactRecord, Fault, Scope
+from dlpipe.core.states import Purpose, State
 from dlpipe.db.schema import artifact_jobs, jobs
 
 JOB_COLUMNS = (*artifact_jobs.c, jobs.c.tenant_id, jobs.c.project_id)
@@ -33,6 +33,26 @@ def job_from(row: Any, scope: Scope, *, lease_live: bool = False) -> ArtifactJob
         lease_live=lease_live,
         due_at=row.due_at,
         published_at=row.published_at,
+        purpose=Purpose(row.purpose) if row.purpose else None,
+    )
+
+
+def record_from(row: Any) -> ArtifactRecord:
+    """From a row of `artifacts`, with its open fault, if any."""
+    return ArtifactRecord(
+        artifact_uuid=row.artifact_uuid,
+        scope=Scope(row.tenant_id, row.project_id),
+        artifact_type=row.artifact_type,
+        storage_backend=row.storage_backend,
+        storage_pointer=row.storage_pointer,
+        content_type=row.content_type,
+        byte_size=row.byte_size,
+        sha256=row.sha256,
+        schema_version=row.schema_version,
+        created_by_job_id=row.created_by_job_id,
+        created_at=row.created_at,
+        fault=Fault(row.fault) if row.fault else None,
+        fault_found_at=row.found_at,
     )
 
 

@@ -12,7 +12,7 @@ from sqlalchemy.dialects import postgresql
 
 from dlpipe.db.clock import Moment
 
-SCHEMA_VERSION = "0001"
+SCHEMA_VERSION = "0002"
 """The revision that this code works with: the head of migrations/."""
 
 metadata = sa.MetaData(
@@ -91,6 +91,8 @@ artifact_jobs = sa.Table(
     sa.Column("expected_media_type", sa.String(255)),
     sa.Column("max_bytes", sa.BigInteger),
     sa.Column("mirrors", _json()),
+    sa.Column("purpose", sa.String(16)),
+    sa.CheckConstraint("purpose IN ('refresh','repair')", name="purpose"),
     sa.CheckConstraint(
         "state IN ('PLANNED','LEASED','HEAD_DONE','RESUME_OK','STREAMING','FINALIZED','INDEXED','DEDUPED',"
         "'FAILED','SKIPPED_DUPLICATE','CANCELED')",
@@ -161,6 +163,24 @@ artifacts = sa.Table(
     sa.CheckConstraint("byte_size >= 0", name="byte_size"),
     sa.Index("ix_artifacts_job", "created_by_job_id"),
     sa.Index("ix_artifacts_sha256", "sha256"),
+)
+
+artifact_faults = sa.Table(
+    "artifact_faults",
+    metadata,
+    sa.Column("fault_id", _uuid(), primary_key=True),
+    sa.Column("artifact_uuid", _uuid(), sa.ForeignKey("artifacts.artifact_uuid", ondelete="CASCADE"), nullable=False),
+    sa.Column("fault", sa.String(16), nullable=False),
+    sa.Column("found_at", Moment, nullable=False),
+    sa.Column("mended_at", Moment),
+    sa.CheckConstraint("fault IN ('missing','damaged')", name="fault"),
+)
+sa.Index(
+    "uq_artifact_faults_open",
+    artifact_faults.c.artifact_uuid,
+    unique=True,
+    sqlite_where=sa.text("mended_at IS NULL"),
+    postgresql_where=sa.text("mended_at IS NULL"),
 )
 
 job_artifacts = sa.Table(

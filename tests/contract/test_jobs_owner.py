@@ -155,6 +155,7 @@ QUESTIONS: dict[str, Question] = {
     "get_many": lambda unit, scope, job_id: unit.owned(scope).get_many([job_id]),
     "list after": lambda unit, scope, job_id: unit.owned(scope).list_(None, 9, job_id),
     "cancel": lambda unit, scope, job_id: unit.owned(scope).cancel(job_id),
+    "refresh": lambda unit, scope, job_id: unit.owned(scope).refresh(job_id),
     "retry": lambda unit, scope, job_id: unit.owned(scope).retry(job_id),
     "ops": lambda unit, scope, job_id: unit.owned(scope).ops(job_id),
     "artifacts_of": lambda unit, scope, job_id: unit.owned(scope).artifacts_of(job_id),
@@ -176,7 +177,7 @@ def finished_job(bench: Bench) -> str:
     return job_id
 
 
-@pytest.mark.parametrize("state", [S.PLANNED, S.FAILED])
+@pytest.mark.parametrize("state", [S.PLANNED, S.FAILED, S.DEDUPED])
 @pytest.mark.parametrize("name", sorted(QUESTIONS))
 def test_a_foreign_job_answers_like_an_unknown_one_and_is_not_touched(bench: Bench, name: str, state: State) -> None:
     job_id, ask = finished_job(bench), QUESTIONS[name]

@@ -23,6 +23,7 @@ _FENCED = re.compile(r"^```([a-z]*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 _INLINE = re.compile(r"`([^`\n]+)`")
 # Neither `from dlpipe import …` nor `celery -A dlpipe …` is a call of ours.
 _CALL = re.compile(r"(?:^|[\s/;&|])(?<!from )(?<!-A )dlpipe ((?:--?|[a-z])[^|&;#\n]*)", re.MULTILINE)
+_TEST = re.compile(r"`(tests/[\w/]+\.py)::(test_\w+)`")
 _LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
 
 
@@ -42,6 +43,18 @@ def test_every_adr_is_in_the_index_with_its_title() -> None:
 def test_links_lead_to_files_that_are_there(page: Path) -> None:
     targets = [link for link in _LINK.findall(_FENCED.sub("", page.read_text(encoding="utf-8"))) if link]
     assert [link for link in targets if not (page.parent / link).exists()] == []
+
+
+def test_tests_named_in_the_docs_exist() -> None:
+    named = {found for page in PAGES for found in _TEST.findall(page.read_text(encoding="utf-8"))}
+    assert len(named) > 30
+    gone = [f"{file}::{name}" for file, name in sorted(named) if f"\ndef {name}(" not in _source(file)]
+    assert gone == []
+
+
+def _source(file: str) -> str:
+    path = ROOT / file
+    return path.read_text(encoding="utf-8") if path.exists() else ""
 
 
 # ── commands ──────────────────────────────────────────────────────────────────────────────────────

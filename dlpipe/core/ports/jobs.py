@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from dlpipe.core.flow import StageRow
-from dlpipe.core.model import ArtifactJob, ArtifactRecord, JobSpec, JobView, OpView, PlanAnswer
+from dlpipe.core.model import ArtifactJob, ArtifactRecord, Fault, JobSpec, JobView, OpView, PlanAnswer
 from dlpipe.core.recovery import FailureWrite
 from dlpipe.core.states import State, Status
 
@@ -107,6 +107,14 @@ class Backlog(Protocol):
     def orphan(self, held: Held, write: FailureWrite | None) -> bool:
         """Free the job from a dead holder: a new run is due (None), or it fails for good. Guarded by the fence."""
 
+    def reopen(self, job_id: str, fence: int, fault: Fault) -> bool:
+        """The job's file is at fault: a new run from the start is due at once, its purpose repair (HEAL-3).
+
+        Done only to a job that the table lets be reopened (FINALIZED or later, not canceled), as long as its fence is
+        the one that was seen when the file was looked for, nobody holds it, and no run from the start is due already.
+        It raises the fence: of two that saw the same, one does it and the other is answered False.
+        """
+
 
 class Owned(Protocol):
     """What one tenant and project may see and wish. A foreign id is answered exactly as an unknown one."""
@@ -122,10 +130,23 @@ class Owned(Protocol):
     def counts(self) -> Mapping[Status, int]: ...
 
     def cancel(self, job_id: str) -> Status | None:
-        """Cancel if the table allows it; the status afterwards; None for an unknown or foreign id."""
+        """Cancel if the table allows it; the status afterwards; None for an unknown or foreign id.
+
+        A further run that a job at a good end waits for is taken back, and the job stays at its end.
+        """
 
     def retry(self, job_id: str) -> Status | None:
-        """Make a job that failed for good due again, with its attempts given back; status as above."""
+        """Make a job that failed for good due again, with its attempts given back; status as above.
+
+        What the failed run was for, a refresh or a repair, the next one is for as well.
+        """
+
+    def refresh(self, job_id: str) -> Status | None:
+        """Make a finished job due again, its purpose to ask the server whether it has something newer (PLAN-6).
+
+        A job on its way is left alone, and so is a canceled one; one that failed for good is due as by `retry`, and
+        its next run asks the server as well. Status as above. What the job has registered stays registered.
+        """
 
     def ops(self, job_id: str) -> list[OpView]: ...
 

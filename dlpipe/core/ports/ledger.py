@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from dlpipe.core.downloads import Downloads
 from dlpipe.core.flow import OpType
-from dlpipe.core.model import ArtifactJob, ArtifactRecord, Scope
+from dlpipe.core.model import ArtifactJob, ArtifactRecord, Fault, Scope
 from dlpipe.core.ports.jobs import Backlog, Jobs, Owned
 from dlpipe.core.results import Result, Results
 
@@ -69,7 +69,10 @@ class Registry(Protocol):
     """Artifacts and the indexes that find bytes again."""
 
     def known_url(self, tenant_id: str, canonical_url: str, trust_s: float | None) -> KnownBlob | None:
-        """What the URL gave when it was last seen, if that is at most `trust_s` ago; None: however long ago."""
+        """What the URL gave when it was last seen, if that is at most `trust_s` ago; None: however long ago.
+
+        Bytes whose file is marked as at fault are not known.
+        """
 
     def first_copy(self, dedupe_scope: str, sha256: str) -> FirstCopy | None: ...
 
@@ -81,6 +84,18 @@ class Registry(Protocol):
 
     def add_artifact(self, record: ArtifactRecord) -> None:
         """Register a result and link it to its job; the same record again changes nothing."""
+
+    def result_of(self, job_id: str, sha256: str) -> ArtifactRecord | None:
+        """The newest result of the job that is these bytes."""
+
+    def add_fault(self, artifact_uuid: str, fault: Fault) -> bool:
+        """Mark the artifact's file as missing or damaged; False when it is marked already, which changes nothing."""
+
+    def faulty(self, limit: int, after: str | None = None) -> list[ArtifactRecord]:
+        """Artifacts that are marked, by their uuid; `after` is the last one of the page before."""
+
+    def mend(self, sha256: str, pointer: str) -> int:
+        """The file is there and right: no artifact whose file it is stays marked. Answer how many were."""
 
     def see_url(self, tenant_id: str, canonical_url: str, blob: KnownBlob) -> None: ...
 

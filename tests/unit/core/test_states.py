@@ -65,10 +65,36 @@ def test_only_stages_move_a_job_within_its_run(step: Step) -> None:
     assert step.stage
 
 
-@pytest.mark.parametrize("state", [S.DEDUPED, S.SKIPPED_DUPLICATE, S.CANCELED])
-def test_nothing_leads_out_of_a_finished_state(state: State) -> None:
-    assert state in FINISHED
-    assert [step for step in TABLE if step.source is state] == []
+def test_the_ends_are_the_states_that_leave_a_run_nothing_to_do() -> None:
+    assert {S.DEDUPED, S.SKIPPED_DUPLICATE, S.CANCELED, S.FAILED} == states.ENDS
+    assert states.ENDS - {S.FAILED} == FINISHED
+
+
+def test_nothing_leads_out_of_canceled() -> None:
+    assert [step for step in TABLE if step.source is S.CANCELED] == []
+
+
+@pytest.mark.parametrize("state", [S.DEDUPED, S.SKIPPED_DUPLICATE])
+def test_a_good_end_is_left_only_by_a_new_run(state: State) -> None:
+    assert {(s.target, s.moment) for s in TABLE if s.source is state} == {
+        (S.LEASED, Moment.START),
+        (state, Moment.REOPEN),
+        (state, Moment.CANCEL),
+    }
+
+
+@pytest.mark.parametrize("state", list(State))
+def test_where_a_job_waits_for_a_run_that_brings_its_file_back(state: State) -> None:
+    at_an_end = {S.DEDUPED: S.DEDUPED, S.SKIPPED_DUPLICATE: S.SKIPPED_DUPLICATE}
+    # What remains cannot bring a file back: from the middle of a run the way back is that of a failure.
+    assert states.reopened(state) is {S.FINALIZED: S.FAILED, S.INDEXED: S.FAILED, **at_an_end}.get(state)
+    if (waits := states.reopened(state)) is not None:
+        assert states.start_target(waits) is S.LEASED
+        assert states.status_of(waits, retry_due=True) is Status.PENDING
+
+
+def test_owners_may_refresh_at_a_good_end_and_take_that_back() -> None:
+    assert states.refreshable() == states.withdrawable() == {S.DEDUPED, S.SKIPPED_DUPLICATE}
 
 
 def test_failed_is_left_only_by_a_new_run_another_failure_or_cancel() -> None:
@@ -90,8 +116,8 @@ def test_failed_is_left_only_by_a_new_run_another_failure_or_cancel() -> None:
         (S.FAILED, S.LEASED),
         (S.FINALIZED, S.FINALIZED),  # the file is in its place: what remains is done, nothing again
         (S.INDEXED, S.INDEXED),
-        (S.DEDUPED, None),
-        (S.SKIPPED_DUPLICATE, None),
+        (S.DEDUPED, S.LEASED),  # a further run asks and brings anew
+        (S.SKIPPED_DUPLICATE, S.LEASED),
         (S.CANCELED, None),
     ],
 )
@@ -159,7 +185,7 @@ def test_origins_name_where_a_state_is_entered_from_and_never_itself() -> None:
 
 
 STATUS: dict[State, tuple[Status, Status]] = {
-    # state: (status without a retry due, status with one)
+    # state: (status without a run due, status with one)
     S.PLANNED: (Status.PENDING, Status.PENDING),
     S.LEASED: (Status.PROCESSING, Status.PROCESSING),
     S.HEAD_DONE: (Status.PROCESSING, Status.PROCESSING),
@@ -167,9 +193,9 @@ STATUS: dict[State, tuple[Status, Status]] = {
     S.STREAMING: (Status.PROCESSING, Status.PROCESSING),
     S.FINALIZED: (Status.PROCESSING, Status.PROCESSING),
     S.INDEXED: (Status.PROCESSING, Status.PROCESSING),
-    S.DEDUPED: (Status.COMPLETED, Status.COMPLETED),
+    S.DEDUPED: (Status.COMPLETED, Status.PENDING),
     S.FAILED: (Status.FAILED, Status.PENDING),
-    S.SKIPPED_DUPLICATE: (Status.SKIPPED, Status.SKIPPED),
+    S.SKIPPED_DUPLICATE: (Status.SKIPPED, Status.PENDING),
     S.CANCELED: (Status.CANCELED, Status.CANCELED),
 }
 

@@ -1,0 +1,119 @@
+"""`dlpipe verify`: what the independent checker says, for people and programs."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import click
+
+from dlpipe.cli import EXIT_FAILED, EXIT_OK, output
+from dlpipe.core.errors import LedgerUnavailable, Misconfigured
+from dlpipe.verify import DatabaseTrouble, Finding, Options, Silent, StoreMissing, Watcher, check, schema_version
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  dlpipe verify
+  dlpipe verify --no-hash
+  dlpipe verify --strict --json > findings.jsonl
+
+\b
+Exit status: 0 nothing is wrong, 1 something is, 2 wrong use or a setting that cannot be, 130 interrupted.
+The codes are explained in docs/operations.md.
+"""
+)
+@click.option("--hash/--no-hash", "read_bytes", default=True, help="Read every file; or look at names and sizes only.")
+@click.option("--strict", is_flag=True, help="Nothing is running: jobs under way, leases and parts are wrong, too.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, one object a line.")
+def verify(read_bytes: bool, strict: bool, as_json: bool) -> int:
+    """Check the whole against itself, independently of what did the work.
+
+    Every artifact's bytes are hashed; files, rows, recorded ops, states and pointers are matched with each other.
+    It may run while work goes on, and changes nothing.
+    """
+    wrong, notes = 0, 0
+    for finding in _found(Options(read_bytes, strict)):
+        wrong, notes = wrong + (not finding.is_note), notes + finding.is_note
+        if as_json:
+            output.as_json(_told(finding))
+        else:
+            click.echo(output.safe(f"note: {finding}" if finding.is_note else str(finding)))
+    output.note(f"{wrong or 'nothing'} wrong" + (f", {notes} notes" if notes else ""))
+    return EXIT_FAILED if wrong else EXIT_OK
+
+
+def _told(finding: Finding) -> dict[str, Any]:
+    return {
+        "code": finding.code,
+        "subject": finding.subject,
+        "sentence": finding.sentence,
+        "detail": finding.detail,
+        "job_id": finding.job_id,
+        "path": finding.path,
+        "note": finding.is_note,
+    }
+
+
+def _found(options: Options) -> Iterator[Finding]:
+    from dlpipe import wiring
+    from dlpipe.db.engine import check_version
+
+    chosen = wiring.settings()
+    try:
+        check_version(schema_version(chosen.database_uri))
+        with _watching() as watcher:
+            yield from check(chosen.database_uri, chosen.store_root, options, watcher)
+    except DatabaseTrouble as trouble:
+        raise LedgerUnavailable(str(trouble)) from trouble
+    except StoreMissing:
+        raise Misconfigured(
+            f"the ledger knows files, and the store's folder {chosen.store_root} is not there",
+            code="store_missing",
+            hint="Mount it, or set DLPIPE_STORE_ROOT to where the files are.",
+        ) from None
+
+
+@contextmanager
+def _watching() -> Iterator[Watcher]:
+    if not sys.stderr.isatty():
+        yield Silent()
+        return
+    with _Bar() as bar:
+        yield bar
+
+
+class _Bar:
+    """One bar for what is being checked just now."""
+
+    def __init__(self) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+        self._bars = Progress(
+            TextColumn("checking {task.description}", markup=False),
+            BarColumn(),
+            TaskProgressColumn(),
+            TimeRemainingColumn(),
+            console=Console(stderr=True),
+            transient=True,
+        )
+        self._row: Any = None
+
+    def __enter__(self) -> _Bar:
+        self._bars.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bars.stop()
+
+    def begins(self, what: str, total: int) -> None:
+        if self._row is not None:
+            self._bars.remove_task(self._row)
+        self._row = self._bars.add_task(what, total=total or None)
+
+    def goes_on(self, count: int) -> None:
+        self._bars.advance(self._row, count)

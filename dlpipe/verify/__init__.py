@@ -1,0 +1,22 @@
+"""An independent checker of ledger and store (OPS-6).
+
+It shares nothing with the pipeline but the tables: the rules are written down here a second time (ADR 22).
+It only reads.
+"""
+
+from dlpipe.verify.check import Options, Silent, StoreMissing, Watcher, check, schema_version
+from dlpipe.verify.facts import DatabaseTrouble
+from dlpipe.verify.findings import FINDINGS, NOTES, Finding
+
+__all__ = [
+    "FINDINGS",
+    "NOTES",
+    "DatabaseTrouble",
+    "Finding",
+    "Options",
+    "Silent",
+    "StoreMissing",
+    "Watcher",
+    "check",
+    "schema_version",
+]

@@ -1,0 +1,129 @@
+"""The whole check: rows, files, and rows against files. It reads, and changes nothing."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from dlpipe.verify import files, jobs, registry, staging
+from dlpipe.verify.facts import JobFacts, Ledger, Snapshot
+from dlpipe.verify.findings import Finding
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    read_bytes: bool = True
+    """Hash every file; otherwise sizes and names have to do."""
+    strict: bool = False
+    """Nothing is running: work under way, leases and parts are findings, too."""
+
+
+class StoreMissing(Exception):
+    """There is no folder where the store should be: it is not mounted, rather than all of its files lost."""
+
+
+class Watcher(Protocol):
+    """Is told how far a check is."""
+
+    def begins(self, what: str, total: int) -> None: ...
+    def goes_on(self, count: int) -> None: ...
+
+
+class Silent:
+    def begins(self, what: str, total: int) -> None: ...
+    def goes_on(self, count: int) -> None: ...
+
+
+def schema_version(database_url: str) -> str | None:
+    """The revision that the database is at; None when it has no tables, or is not there."""
+    ledger = Ledger(database_url)
+    try:
+        return ledger.schema_version()
+    finally:
+        ledger.close()
+
+
+def check(
+    database_url: str, root: Path, options: Options = Options(), watcher: Watcher | None = None
+) -> Iterator[Finding]:
+    """Everything that is wrong, as it is found.
+
+    What looks wrong is looked at a second time, in a fresh snapshot, before it is told: work that goes on
+    meanwhile is no fault.
+
+    Raises:
+        DatabaseTrouble: the database did not answer.
+        StoreMissing: artifacts are registered, and there is no store.
+    """
+    told = watcher or Silent()
+    ledger = Ledger(database_url)
+    try:
+        with ledger.snapshot() as now:
+            count, artifacts, size = now.sizes()
+            if artifacts and not root.is_dir():
+                raise StoreMissing(root)
+            told.begins("jobs", count)
+            for page in now.pages():
+                yield from _settled_jobs(ledger, root, options, page, now)
+                told.goes_on(len(page))
+            told.begins("indexes", 0)
+            yield from _settled(lambda: registry.judge(now, root), lambda fresh: registry.judge(fresh, root), ledger)
+        told.begins("files", size if options.read_bytes else count)
+        yield from _files(ledger, root, options, told)
+        with ledger.snapshot() as now:
+            yield from _settled(
+                lambda: staging.judge(root, now, strict=options.strict),
+                lambda fresh: staging.judge(root, fresh, strict=options.strict),
+                ledger,
+            )
+    finally:
+        ledger.close()
+
+
+def _settled(
+    first: Callable[[], Iterable[Finding]], again: Callable[[Snapshot], Iterable[Finding]], ledger: Ledger
+) -> Iterator[Finding]:
+    """What is found twice, the second time by a look that begins after the first has ended."""
+    found = list(first())
+    if found:
+        with ledger.snapshot() as fresh:
+            still = set(again(fresh))
+        yield from (one for one in found if one in still)
+
+
+def _settled_jobs(
+    ledger: Ledger, root: Path, options: Options, page: list[JobFacts], now: Snapshot
+) -> Iterator[Finding]:
+    def judged(some: list[JobFacts], at: Snapshot) -> Iterator[Finding]:
+        view = jobs.View(at.now, options.strict, lambda path: os.path.lexists(root / path))
+        for facts in some:
+            yield from jobs.judge(facts, view)
+
+    found = {facts.job_id: list(judged([facts], now)) for facts in page}
+    suspects = [job_id for job_id, faults in found.items() if faults]
+    if suspects:
+        with ledger.snapshot() as fresh:
+            still = {(one.code, one.subject) for one in judged(fresh.jobs(suspects), fresh)}
+        for job_id in suspects:
+            yield from (one for one in found[job_id] if (one.code, one.subject) in still)
+
+
+def _files(ledger: Ledger, root: Path, options: Options, told: Watcher) -> Iterator[Finding]:
+    reader = files.Reader(root, told.goes_on) if options.read_bytes else None
+    for batch in files.batches(files.walk(root)):
+        # The rows are read after the folder: a file that was just named has its row by then, or its job at work.
+        with ledger.snapshot() as now:
+            found = list(files.judge(root, batch, now, reader))
+        suspects = {one.path for one in found}
+        if suspects:
+            if reader is not None:
+                reader.forget()
+            with ledger.snapshot() as fresh:
+                again = [one for one in batch if one.path in suspects]
+                still = {(one.code, one.path) for one in files.judge(root, again, fresh, reader)}
+            yield from (one for one in found if (one.code, one.path) in still)
+        if reader is None:
+            told.goes_on(len(batch))

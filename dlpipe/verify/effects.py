@@ -1,0 +1,133 @@
+"""What must hold between the ops of a job, its state, and what those ops say they did."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from typing import Any
+
+from dlpipe.verify import rules
+from dlpipe.verify.facts import JobFacts
+
+Fault = tuple[str, str]
+
+
+def ops(facts: JobFacts, should_be_marked: Callable[[Any], bool], there: Callable[[str], bool]) -> Iterator[Fault]:
+    """All that is wrong with the ops of an artifact job; `facts.ops` come by fence."""
+    detail = facts.detail
+    backfilled = detail.run == 0 and not facts.ops
+    known = [op for op in facts.ops if op.op_type in rules.ORDER]
+    for op in known:
+        if op.fence > detail.fence:
+            yield "fence_wrong", f"{op.op_type} has {op.fence}, the job {detail.fence}"
+    yield from _started(facts, known, should_be_marked)
+    finished = [op for op in known if op.state == "finished"]
+    results = {op.op_key: rules.result_of(op.op_type, op.result_json) for op in finished}
+    broken = [op for op in finished if results[op.op_key] is None]
+    for op in broken:
+        yield "op_unreadable", f"{op.op_type} of run {op.run}"
+    yield from _twice(finished)
+    if not backfilled:
+        yield from _state(detail, finished)
+    if not broken:
+        yield from _agreement(facts, finished, results)
+        yield from _effects(facts, finished, results, there)
+        if not backfilled:
+            yield from _makers(facts, finished, results)
+
+
+def _started(facts: JobFacts, known: list[Any], should_be_marked: Callable[[Any], bool]) -> Iterator[Fault]:
+    detail = facts.detail
+    started = [op for op in known if op.state == "started"]
+    for fence, count in Counter(op.fence for op in started).items():
+        if count > 1:
+            yield "op_started_twice", f"fence {fence}"
+    if not rules.ended(detail.state, due=detail.due_at is not None):
+        return
+    for op in started:
+        if op.fence >= detail.fence or should_be_marked(op):
+            yield "op_unfinished", f"{op.op_type} of run {op.run}"
+
+
+def _twice(finished: list[Any]) -> Iterator[Fault]:
+    for (run, kind), count in Counter((op.run, op.op_type) for op in finished).items():
+        if count > 1:
+            yield "op_recorded_twice", f"{kind} of run {run}"
+
+
+def _state(detail: Any, finished: list[Any]) -> Iterator[Fault]:
+    """The state says which ops must be finished, and which may be."""
+    rule = rules.STATES[detail.state]
+    of_run = [op for op in finished if op.run == detail.run]
+    have = {op.op_type for op in (of_run if rule.of_run else finished)}
+    missing = [kind for kind in rules.ORDER[: rule.needs] if kind not in have]
+    if missing:
+        yield "state_ops", f"{detail.state} without {', '.join(missing)}"
+    ahead = [op.op_type for op in of_run if op.op_type in rules.ORDER[rule.may :]]
+    if ahead:
+        yield "state_ops", f"{detail.state}, and {', '.join(ahead)} is recorded"
+    # One fence is one claim, and the stages of a run are claimed one after the other.
+    by_stage = sorted(of_run, key=lambda op: rules.ORDER.index(op.op_type))
+    twice = len({op.op_type for op in of_run}) < len(of_run)  # which is told apart
+    if not twice and any(one.fence >= other.fence for one, other in pairwise(by_stage)):
+        yield "state_ops", f"the stages of run {detail.run} were not recorded in their order"
+
+
+def _agreement(facts: JobFacts, finished: list[Any], results: dict[str, Any]) -> Iterator[Fault]:
+    """Each stage builds on what the one before it handed over."""
+    state = facts.detail.state
+    newest = {op.op_type: op for op in finished}  # they come by fence
+    if state not in rules.PLACED or "FINALIZE" not in newest:
+        return
+    placed_op = newest["FINALIZE"]
+    placed = results[placed_op.op_key]
+    streamed = [results[op.op_key] for op in finished if op.op_type == "STREAM" and op.run == placed_op.run]
+    for stream in streamed:
+        if (stream["sha256"], stream["size"]) != (placed["sha256"], placed["size"]):
+            yield "op_results_differ", "STREAM and FINALIZE"
+    if state != "FINALIZED" and "INDEX" in newest:
+        indexed = results[newest["INDEX"].op_key]
+        if (indexed["sha256"], indexed["pointer"]) != (placed["sha256"], placed["pointer"]):
+            yield "op_results_differ", "FINALIZE and INDEX"
+    if facts.detail.expected_sha256 not in (None, placed["sha256"]):
+        yield "op_results_differ", "FINALIZE and the sha256 that was asked for"
+
+
+def _effects(
+    facts: JobFacts, finished: list[Any], results: dict[str, Any], there: Callable[[str], bool]
+) -> Iterator[Fault]:
+    """What a finished op says it did is there."""
+    made = {row.artifact_uuid: row for row in facts.made}
+    pointers = {row.storage_pointer for row in facts.made}
+    manifest = {row.artifact_uuid: row for row in facts.manifest}
+    newest = {op.op_type: op for op in finished}
+    for op in finished:
+        result = results[op.op_key]
+        if op.op_type == "INDEX":
+            artifact = made.get(result["artifact_uuid"])
+            if artifact is None:
+                yield "op_without_effect", f"INDEX of run {op.run}: its artifact is not registered"
+            elif (artifact.sha256, artifact.storage_pointer) != (result["sha256"], result["pointer"]):
+                yield "result_pointer", f"artifact {artifact.artifact_uuid}"
+        elif op.op_type == "HEAD" and result.get("known_sha256") not in {None, *(row.sha256 for row in facts.made)}:
+            yield "op_without_effect", f"HEAD of run {op.run}: its artifact is not registered"
+    if "FINALIZE" in newest and facts.detail.state in rules.PLACED:
+        placed = results[newest["FINALIZE"].op_key]
+        path = rules.path_in(placed["pointer"])
+        # Where an artifact names the file, it is the artifact's file that is missing.
+        if placed["pointer"] not in pointers and (path is None or not there(path)):
+            yield "op_without_effect", f"FINALIZE of run {newest['FINALIZE'].run}: its file is not there"
+    if facts.detail.state == "DEDUPED" and {"INDEX", "DEDUPE"} <= newest.keys():
+        noted = manifest.get(results[newest["INDEX"].op_key]["artifact_uuid"])
+        if noted is not None and noted.dedupe_action != results[newest["DEDUPE"].op_key]["action"]:
+            yield "op_without_effect", f"DEDUPE of run {newest['DEDUPE'].run}: the manifest says otherwise"
+
+
+def _makers(facts: JobFacts, finished: list[Any], results: dict[str, Any]) -> Iterator[Fault]:
+    """Every artifact was made by an op that is on record."""
+    indexed = {results[op.op_key]["artifact_uuid"] for op in finished if op.op_type == "INDEX"}
+    found = {results[op.op_key].get("known_sha256") for op in finished if op.op_type == "HEAD"}
+    for row in facts.made:
+        if row.artifact_uuid not in indexed and row.sha256 not in found:
+            yield "effect_without_op", f"artifact {row.artifact_uuid}"

@@ -1,0 +1,65 @@
+"""Every file in the staging folder: is it a part that a job still wants?"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from dlpipe.verify import rules
+from dlpipe.verify.facts import Snapshot
+from dlpipe.verify.findings import Finding
+
+FOLDER = ".staging"
+YOUNG_S = 3_600.0
+"""What is younger is left to those who work, and to reconcile after them (HEAL-4)."""
+BATCH = 20_000
+_PART = re.compile(r"([0-9a-f]{16})\.(?:part|json)\Z")
+
+
+def judge(root: Path, now: Snapshot, *, strict: bool) -> Iterator[Finding]:
+    for tenant in _tenants(root):
+        batch: list[os.DirEntry[str]] = []
+        with os.scandir(root / FOLDER / tenant) as entries:
+            for entry in entries:
+                if strict or _is_old(entry, now):
+                    batch.append(entry)
+                if len(batch) == BATCH:
+                    yield from _judge_batch(tenant, batch, now)
+                    batch = []
+        if batch:
+            yield from _judge_batch(tenant, batch, now)
+
+
+def _tenants(root: Path) -> list[str]:
+    try:
+        with os.scandir(root / FOLDER) as entries:
+            return sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
+    except FileNotFoundError:
+        return []
+
+
+def _is_old(entry: os.DirEntry[str], now: Snapshot) -> bool:
+    try:
+        return entry.stat(follow_symlinks=False).st_mtime < now.now.timestamp() - YOUNG_S
+    except FileNotFoundError:
+        return False
+
+
+def _judge_batch(tenant: str, batch: list[os.DirEntry[str]], now: Snapshot) -> Iterator[Finding]:
+    slugs: dict[str, list[str]] = {}
+    for entry in batch:
+        path = f"{FOLDER}/{tenant}/{entry.name}"
+        match = _PART.match(entry.name)
+        if match is None:
+            yield Finding("stray_temp", path, path=path)
+        else:
+            slugs.setdefault(match[1], []).append(path)
+    if not slugs:
+        return
+    for url in now.wanted_urls(tenant):
+        slugs.pop(rules.slug(tenant, url), None)
+    for paths in slugs.values():
+        for path in sorted(paths):
+            yield Finding("stray_part", path, path=path)
