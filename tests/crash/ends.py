@@ -5,16 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from dlpipe import verify
 from dlpipe.core.flow import OpType
 from dlpipe.core.states import State, status_of
 from tests.crash.kinds import BODY, OTHER, Kind
 from tests.world import World, sha256
 
+_LITTER = {"stray_part", "stray_temp"}
 _ONCE_PER_RUN = {OpType.HEAD, OpType.RESUME, OpType.STREAM}
 
 
-def violations(world: World, kind: Kind, job_id: str, *, late: bool = False) -> Iterator[str]:
-    """What is not as it must be, in plain words. `late`: a worker may have written to a part after the end."""
+def violations(world: World, kind: Kind, job_id: str, *, litter: bool = False) -> Iterator[str]:
+    """What is not as it must be, in plain words; the independent checker is asked as well, and asked strictly.
+
+    `litter`: a worker was killed, or came late, and may have left something in the staging folder (HEAL-4).
+    """
     row, view = world.row(job_id), world.view(job_id)
     if row.state != kind.ends:
         yield f"the job ended as {row.state} ({view.error_code}), not as {kind.ends}"
@@ -29,7 +34,8 @@ def violations(world: World, kind: Kind, job_id: str, *, late: bool = False) -> 
         yield f"completed, and still in error: {view.error_code}"
     yield from _ops(world, kind, job_id)
     yield from _records(world, kind, job_id)
-    yield from _files(world, kind, late)
+    yield from _files(world, kind)
+    yield from _checked(world, litter)
 
 
 def _ops(world: World, kind: Kind, job_id: str) -> Iterator[str]:
@@ -65,7 +71,7 @@ def _records(world: World, kind: Kind, job_id: str) -> Iterator[str]:
             yield "the file of the record is not there, or holds other bytes"
 
 
-def _files(world: World, kind: Kind, late: bool) -> Iterator[str]:
+def _files(world: World, kind: Kind) -> Iterator[str]:
     try:
         found = world.blobs()
     except AssertionError as wrong:
@@ -78,6 +84,10 @@ def _files(world: World, kind: Kind, late: bool) -> Iterator[str]:
     known = {row.storage_pointer for row in world.sql("SELECT storage_pointer FROM artifacts")}
     if shown != len(known):
         yield f"{shown} files for {len(known)} pointers"
-    stray = [name for name in world.staged() if name.endswith((".part", ".json"))]
-    if stray and not late:
-        yield f"parts are left: {stray}"
+
+
+def _checked(world: World, litter: bool) -> Iterator[str]:
+    url = world.database.url.render_as_string(hide_password=False)
+    for finding in verify.check(url, world.root, verify.Options(strict=True)):
+        if not finding.is_note and not (litter and finding.code in _LITTER):
+            yield f"{finding.code}: {finding.subject} {finding.detail}"

@@ -43,16 +43,22 @@ class Bug(Exception):
 class FaultyDatabase(SqlDatabase):
     """A ledger of which a test can cut the connections. It knows whether a transaction is open."""
 
-    def __init__(self, url: str, cut: Callable[[SqlDatabase], None]) -> None:
+    def __init__(self, url: str, cut: Callable[[], None]) -> None:
         super().__init__(url)
         self._cut = cut
+        self.reset()
+
+    def reset(self) -> None:
+        """As in a new process, but for the statements that are compiled already."""
         self.writing = 0
-        self.gone = False
-        self.mute = False
+        self.gone = self.mute = False
+        if self._engine is not None and self._pid != os.getpid():
+            self._engine.dispose(close=False)  # the connections are the parent's
+            self._pid = os.getpid()
 
     def go(self) -> None:
         self.gone = True
-        self._cut(self)
+        self._cut()
 
     @contextmanager
     def write(self) -> Iterator[SqlUnit]:

@@ -28,7 +28,8 @@ KIB = 1 << 10
 URL = "http://files.example/big.bin"
 TWIN_URL = "http://mirror.example/same.bin"
 BODY = some_bytes(1280 * KIB)
-OTHER = some_bytes(1279 * KIB)
+OTHER = BODY[::-1]
+"""Other bytes, and as many: size alone must tell nobody anything."""
 CHUNK = 512 * KIB
 _NOBODYS_PID = (1 << 22) + 1
 """Above what Linux gives out."""
@@ -233,6 +234,10 @@ def _waits_at_index(world: World) -> None:
         assert unit.jobs.hand_back(job)
 
 
+def _wrong(world: World) -> None:
+    world.plan(URL, sha256=sha256(OTHER))
+
+
 _TO_HEAD = (OpType.HEAD,)
 _TO_STREAM = (OpType.HEAD, OpType.RESUME)
 _SEGMENTS = {"segments": SegmentPolicy(connections=2, min_bytes=1, piece_bytes=256 * KIB)}
@@ -266,7 +271,7 @@ KINDS = (
     Kind("refused", "404: the end at once", page=None, ends=State.FAILED, code="http_404", ops=()),
     Kind(
         "wrong", "other bytes than asked for: the end, and no file", stages=("stream",),
-        prepare=lambda world: _wrong(world), ends=State.FAILED, code="sha256_mismatch", ops=_TO_STREAM,
+        prepare=_wrong, ends=State.FAILED, code="sha256_mismatch", ops=_TO_STREAM,
     ),
     *(
         Kind(f"failing-{stage}", f"{stage} fails at first", stages=(stage,), ails=stage)
@@ -279,9 +284,3 @@ KINDS = (
     Kind("dead", "a worker of this machine was killed", _dead, ("reconcile",), heals=True),
     Kind("lost", "the broker lost the message", _lost, ("reconcile",), heals=True),
 )  # fmt: skip
-
-
-def _wrong(world: World) -> None:
-    world.plan(URL, sha256=sha256(OTHER))
-
-

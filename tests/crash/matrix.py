@@ -42,10 +42,13 @@ from tests.postgres import Postgres
 from tests.servers import Valkey
 from tests.world import World, carry_out
 
+_IN_FULL = ("fresh", "twin", "known")
+"""On SQLite every kind is played in full; on PostgreSQL these, and of the others a third."""
 ENGINES = ("sqlite", "postgresql")
 ROUNDS = 4
 """Of reconcile, after which a job must be at its end; one more must then find nothing to do."""
 SURVIVED = 7
+_LITTERING = (Fault.KILLED, Fault.KILLED_SENT_AGAIN, Fault.OVERTAKEN)
 _STAGES = frozenset(row.name for row in flow.STAGES)
 
 
@@ -162,9 +165,7 @@ def dry_run(site: Site, kind: Kind) -> list[Passed]:
                 kind.work(world, watch.begin)
         finally:
             crash.arm(None)
-    heal(site, kind, job_id)
-    with site.worker(kind.dress) as world:
-        wrong = list(violations(world, kind, job_id))
+    _, wrong = heal(site, kind, job_id)
     assert not wrong, f"{kind.name}, and nothing happened to it: {wrong}"
     return watch.seen
 
@@ -178,7 +179,15 @@ def cells_of(kind: Kind, engine: str, seen: list[Passed]) -> Iterator[Cell]:
         # Of a point that is passed again and again, the first and the last time.
         if at.time not in (1, last[at.step, at.point]):
             continue
-        yield from (Cell(kind.name, at, fault, engine) for fault in Fault if _applies(fault, one))
+        for fault in Fault:
+            cell = Cell(kind.name, at, fault, engine)
+            if _applies(fault, one) and (engine == "sqlite" or kind.name in _IN_FULL or _number(cell) % 3 == 0):
+                yield cell
+
+
+def _number(cell: Cell) -> int:
+    """The same in every process, and without a pattern."""
+    return int.from_bytes(hashlib.sha256(str(cell).encode()).digest()[:8])
 
 
 def _applies(fault: Fault, one: Passed) -> bool:
@@ -198,7 +207,7 @@ def _applies(fault: Fault, one: Passed) -> bool:
 def few(cells: Iterable[Cell]) -> list[Cell]:
     """One for each point and fault, spread over kinds and engines."""
     chosen: dict[tuple[str, str], Cell] = {}
-    for cell in sorted(cells, key=lambda cell: hashlib.sha256(str(cell).encode()).digest()):
+    for cell in sorted(cells, key=_number):
         chosen.setdefault((cell.passage.point, cell.fault), cell)
     return list(chosen.values())
 
@@ -209,7 +218,7 @@ def few(cells: Iterable[Cell]) -> list[Cell]:
 def prepare(site: Site, kind: Kind) -> str:
     """Bring the job of that kind to where a worker comes to it; answer its id."""
     site.fresh()
-    with site.worker(kind.dress) as world:
+    with site.other(kind.dress) as world:
         kind.prepare(world)
         return planner.spec(world.deps, {"url": URL}).job_id
 
@@ -236,9 +245,9 @@ def play(site: Site, cell: Cell) -> Outcome:
         site.mend()
         if cell.fault is Fault.REDIS:
             site.redis.flushall()
-        rounds = heal(site, kind, job_id, again=cell.passage.step if cell.fault is Fault.KILLED_SENT_AGAIN else None)
-        with site.worker(kind.dress) as world:
-            wrong += violations(world, kind, job_id, late=cell.fault is Fault.OVERTAKEN)
+        again = cell.passage.step if cell.fault is Fault.KILLED_SENT_AGAIN else ""
+        rounds, found = heal(site, kind, job_id, again, litter=cell.fault in _LITTERING)
+        wrong += found
     except Exception:
         wrong.append(traceback.format_exc())
     return Outcome(cell, wrong, rounds)
@@ -317,17 +326,19 @@ def _lose(site: Site, world: World, job_id: str) -> None:
 
 def _everything(site: Site, kind: Kind) -> tuple[Any, Any]:
     """What counts: all rows and the files of the store. A late worker may well leave a part, for the healer."""
-    with site.worker(kind.dress) as world:
+    with site.other(kind.dress) as world:
         return world.everything(), world.blobs()
 
 
-def heal(site: Site, kind: Kind, job_id: str, again: str | None = None) -> int:
-    """What the others do from then on; answer after how many rounds of reconcile the job was at its end.
+def heal(
+    site: Site, kind: Kind, job_id: str, again: str = "", *, litter: bool = False
+) -> tuple[int, list[str]]:
+    """What the others do from then on: after how many rounds of reconcile the job was at its end, and what is wrong.
 
     `again`: before anything is healed, the broker hands out the message that the dead worker held in that step.
     """
-    with site.worker(kind.dress) as world:
-        if again is not None:
+    with site.other(kind.dress) as world:
+        if again:
             site.pass_time(world)
             row = world.row(job_id)
             stages = flow.STAGES[[one.name for one in flow.STAGES].index(again) :]
@@ -339,11 +350,11 @@ def heal(site: Site, kind: Kind, job_id: str, again: str | None = None) -> int:
             elif not any(found[0][1:]) and states.is_terminal(State(found[0].state), retry_due=False):
                 site.pass_time(world)
                 assert reconcile(world.deps).dispatched == 0
-                return rounds
+                return rounds, list(violations(world, kind, job_id, litter=litter))
             site.pass_time(world)
             reconcile(world.deps)
             world.drive()
-        raise AssertionError(f"not at an end after {ROUNDS} rounds: {found}")
+        raise AssertionError(f"not at an end after {ROUNDS} rounds: {world.row(job_id)}")
 
 
 # ── all of them ───────────────────────────────────────────────────────────────────────────────────

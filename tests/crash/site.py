@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -12,28 +13,35 @@ from typing import Protocol
 from urllib.parse import quote
 
 import redis
+import sqlalchemy as sa
 from redis.backoff import NoBackoff
 from redis.retry import Retry
+from sqlalchemy import make_url
 
 from dlpipe.db import SqlDatabase
+from dlpipe.db.clock import after
 from dlpipe.db.migrate import migrate
-from dlpipe.db.schema import metadata
+from dlpipe.db.schema import artifact_jobs, metadata
 from dlpipe.lease.lock import PREFIX, RedisLeases
+from dlpipe.store.staging import STAGING
 from tests.crash.faults import FaultyDatabase
 from tests.postgres import Postgres
 from tests.servers import Valkey
 from tests.world import World
 
 LEASE_S = 600.0
+_EMPTY = "; ".join(f'DELETE FROM "{table.name}"' for table in reversed(metadata.sorted_tables))
+_LONG_AGO = 1_000_000_000
 
 
 class Ledgers(Protocol):
-    """Empty ledgers on one engine."""
+    """One ledger on one engine, emptied for each cell."""
 
-    def fresh(self) -> str:
-        """The address of a migrated ledger with nothing in it."""
+    url: str
 
-    def cut(self, database: SqlDatabase) -> None:
+    def empty(self) -> None: ...
+
+    def cut(self) -> None:
         """Take the ledger away from its users, until `mend`."""
 
     def mend(self) -> None: ...
@@ -41,55 +49,37 @@ class Ledgers(Protocol):
 
 class SqliteLedgers:
     def __init__(self, place: Path) -> None:
-        self._template, self._file = place / "template.db", place / "ledger.db"
-        database = SqlDatabase(f"sqlite:///{self._template}")
-        migrate(database)
-        database.close()
+        self.url = f"sqlite:///{place / 'ledger.db'}"
+        _migrate(self.url)
+        self._admin = sqlite3.connect(place / "ledger.db")
+        self._admin.execute("PRAGMA synchronous=OFF")
 
-    def fresh(self) -> str:
-        for suffix in ("-wal", "-shm"):
-            Path(f"{self._file}{suffix}").unlink(missing_ok=True)
-        shutil.copy(self._template, self._file)
-        return f"sqlite:///{self._file}"
+    def empty(self) -> None:
+        self._admin.executescript(f"BEGIN IMMEDIATE; {_EMPTY}; COMMIT")
 
-    def cut(self, database: SqlDatabase) -> None:
+    def cut(self) -> None:
         """Its file stays open: the worker's own database object plays dead."""
 
     def mend(self) -> None: ...
 
 
 class PostgresLedgers:
-    """One database, emptied for each. Its socket is reached over a link, which can be taken away."""
+    """Its socket is reached over a link, which can be taken away."""
 
     def __init__(self, server: Postgres, place: Path) -> None:
         self._server, self._link = server, place / "pg"
         url = server.create_database()
-        database = SqlDatabase(url)
-        migrate(database)
-        self._name = str(database.url.database)
-        database.close()
-        self._admin = server.connect(self._name)
-        self._admin.execute("SET application_name = 'the crash matrix'")
+        _migrate(url)
+        name = str(make_url(url).database)
+        self._admin = server.connect(name)
+        self.url = f"postgresql+psycopg://postgres@/{name}?host={quote(str(self._link))}"
         self.mend()
 
-    def fresh(self) -> str:
-        self._end_others()
-        tables = ", ".join(f'"{table.name}"' for table in metadata.sorted_tables)
-        found = [
-            table.name
-            for table in reversed(metadata.sorted_tables)
-            if self._admin.execute(f'SELECT 1 FROM "{table.name}" LIMIT 1'.encode()).fetchone()
-        ]
-        assert tables
-        for name in found:
-            self._admin.execute(f'DELETE FROM "{name}"'.encode())
-        return f"postgresql+psycopg://postgres@/{self._name}?host={quote(str(self._link))}"
+    def empty(self) -> None:
+        self._admin.execute(_EMPTY.encode())
 
-    def cut(self, database: SqlDatabase) -> None:
+    def cut(self) -> None:
         self._link.unlink(missing_ok=True)
-        self._end_others()
-
-    def _end_others(self) -> None:
         self._admin.execute(
             "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity "
             "WHERE datname = current_database() AND pid <> pg_backend_pid()"
@@ -100,6 +90,12 @@ class PostgresLedgers:
             self._link.symlink_to(self._server.socket_dir)
 
 
+def _migrate(url: str) -> None:
+    database = SqlDatabase(url)
+    migrate(database)
+    database.close()
+
+
 class Site:
     """One cell's surroundings at a time."""
 
@@ -108,17 +104,20 @@ class Site:
         self._link = place / "redis"
         self._number = 0
         self.root = place
-        self.database_url = ""
+        # Kept from cell to cell, as each would have to compile every statement anew.
+        self._suffering = FaultyDatabase(ledgers.url, ledgers.cut)
+        self._steady = SqlDatabase(ledgers.url)
         self.redis = valkey.client()
         self.mend()
 
     def fresh(self) -> None:
-        shutil.rmtree(self.root, ignore_errors=True) if self._number else None
+        if self._number:
+            shutil.rmtree(self.root, ignore_errors=True)
         self._number += 1
         self.root = self._place / f"store-{self._number}"
         self.mend()
         self.redis.flushall()
-        self.database_url = self._ledgers.fresh()
+        self._ledgers.empty()
 
     def mend(self) -> None:
         """Everything can be reached again."""
@@ -139,7 +138,19 @@ class Site:
     @contextmanager
     def worker(self, dress: Callable[[World], None]) -> Iterator[World]:
         """One worker's adapters, as fresh as in a new process."""
-        world = World(FaultyDatabase(self.database_url, self._ledgers.cut), self.root)
+        self._suffering.reset()
+        with self._world(dress, self._suffering) as world:
+            yield world
+
+    @contextmanager
+    def other(self, dress: Callable[[World], None]) -> Iterator[World]:
+        """A worker to whom nothing happens."""
+        with self._world(dress, self._steady) as world:
+            yield world
+
+    @contextmanager
+    def _world(self, dress: Callable[[World], None], database: SqlDatabase) -> Iterator[World]:
+        world = World(database, self.root)
         line = redis.Redis.from_url(
             f"unix://{self._link}/{os.path.basename(self._valkey.socket)}",
             socket_timeout=10, socket_connect_timeout=10, retry=Retry(NoBackoff(), 0),
@@ -152,13 +163,14 @@ class Site:
         finally:
             leases.close()
             line.close()
-            world.database.close()
 
     def pass_time(self, world: World) -> None:
         """Leases run out, waits are over, and what was sent was sent long ago."""
         for key in self.redis.scan_iter(match=f"{PREFIX}*"):
             self.redis.delete(key)
-        for (job_id,) in world.sql("SELECT job_id FROM artifact_jobs"):
-            world.expire(job_id)
-            world.make_due(job_id)
-            world.age(job_id)
+        past = after(-3600.0)
+        with world.database.engine.begin() as connection:
+            for column in (artifact_jobs.c.lease_until, artifact_jobs.c.due_at, artifact_jobs.c.published_at):
+                connection.execute(sa.update(artifact_jobs).where(column.is_not(None)).values({column: past}))
+        for path in (self.root / STAGING).rglob("*"):
+            os.utime(path, (_LONG_AGO, _LONG_AGO))
