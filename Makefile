@@ -36,8 +36,8 @@ types: setup ## Type-check the package, the tests and ops
 	$(BIN)/mypy
 
 .PHONY: fast
-fast: setup ## The fast tests: unit and contract
-	$(BIN)/python -m pytest -n $(WORKERS) -m 'not slow' tests/unit tests/contract $(ARGS)
+fast: setup ## The fast tests: unit, contract and model
+	$(BIN)/python -m pytest -n $(WORKERS) -m 'not slow' tests/unit tests/contract tests/model $(ARGS)
 
 .PHONY: test
 test: setup ## All tests
@@ -56,6 +56,7 @@ format: setup ## Format, and mend what ruff can mend
 docs: setup ## Draw the state machines and tables of the docs from the code
 	$(BIN)/python ops/docs.py
 	$(BIN)/python ops/docs_torrents.py
+	$(BIN)/python ops/docs_model.py
 
 # Not `setup`: it refuses a lock that has fallen behind pyproject.toml, which is what this mends.
 .PHONY: lock

@@ -10,6 +10,7 @@ import difflib
 import os
 import re
 import socket
+import ssl
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -26,7 +27,7 @@ PREFIX = "DLPIPE_"
 CONFIG_ENV = "DLPIPE_CONFIG"
 CRASH_ENV = "DLPIPE_CRASH_POINT"
 _NOT_SETTINGS = frozenset({CONFIG_ENV, CRASH_ENV})
-_PATHS = ("home", "store.root", "net.limits_file", "torrents.ca_file", "torrents.local_path")
+_PATHS = ("home", "store.root", "net.limits_file", "net.ca_file", "torrents.ca_file", "torrents.local_path")
 _SQLITE_FILE = re.compile(r"(sqlite(?:\+\w+)?:///)(?!/|file:|:memory:)([^?]+)(.*)", re.DOTALL)
 
 
@@ -79,6 +80,8 @@ class Net(_Section):
     slot_ttl_s: float = Field(30.0, ge=1)
     max_wait_s: float = Field(3.0, ge=0, le=60)
     limits_file: Path | None = None
+    ca_file: Path | None = None
+    """Certificates to trust beside the public ones."""
     breaker_failures: int = Field(10, ge=0, le=10_000)
     breaker_open_s: float = Field(30.0, gt=0, le=86_400)
     cache: bool = True
@@ -119,7 +122,15 @@ class Dispatch(_Section):
 
 
 class Heal(_Section):
+    """Reconcile: how often, how much at a time, and for how long things are left alone."""
+
     every_s: float = Field(60.0, gt=0)
+    deadline_s: float = Field(30.0, gt=0, le=3_600)
+    items_per_round: int = Field(2_000, ge=1)
+    rehash_bytes_per_round: int = Field(64 << 20, ge=0)
+    file_grace_s: float = Field(3_600.0, ge=0)
+    part_age_s: float = Field(3_600.0, ge=0)
+    max_missing: int = Field(100, ge=0)
 
 
 class Torrents(_Section):
@@ -335,6 +346,7 @@ def load(environ: Mapping[str, str] | None = None) -> Loaded:
         _put(tree, name, value)
     chosen = Settings.model_validate(tree)
     _check_addresses(chosen, sources)
+    _check_certificates(chosen, sources)
     return Loaded(chosen, sources, file, handed_on)
 
 
@@ -367,6 +379,16 @@ def _check_addresses(chosen: Settings, sources: Mapping[str, str]) -> None:
         _check("broker_url", chosen.broker_uri, _read_broker, sources)
     if not chosen.private_redis:
         _check("broker_url" if chosen.redis_url is None else "redis_url", chosen.redis_uri, _read_redis, sources)
+
+
+def _check_certificates(chosen: Settings, sources: Mapping[str, str]) -> None:
+    """A worker would find out at its first download only."""
+    if chosen.net.ca_file is None:
+        return
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(chosen.net.ca_file)
+    except OSError:
+        raise _wrong("net.ca_file", sources, "it is not a file of certificates in PEM that can be read") from None
 
 
 def _check(name: str, url: str, read: Callable[[str], object], sources: Mapping[str, str]) -> None:

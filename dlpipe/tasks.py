@@ -144,7 +144,7 @@ def dispatch() -> str:
 
 @app.task(name="dlpipe.reconcile")
 def reconcile() -> str:
-    with wiring.single_flight("reconcile", ttl_s=60) as ours:
+    with wiring.single_flight("reconcile", ttl_s=2 * wiring.settings().heal.deadline_s) as ours:
         return str(healing.reconcile(deps())) if ours else "another one is at it"
 
 

@@ -41,12 +41,13 @@ from dlpipe.lease.beat import SingleFlight
 from dlpipe.lease.lock import RedisLeases
 from dlpipe.lease.progress import RedisProgress
 from dlpipe.lease.reservations import RedisReservations
-from dlpipe.pipeline.deps import Deps, Policy, StreamPolicy
+from dlpipe.pipeline.deps import Deps, HealPolicy, Policy, StreamPolicy
 from dlpipe.pipeline.torrents import DownloadPolicy, Messages, TorrentDeps
 from dlpipe.settings import Settings
 
 if TYPE_CHECKING:
     from dlpipe.net.client import Hub
+    from dlpipe.net.line import RedisLine
     from dlpipe.net.policy import NetPolicy
 
 __all__ = [
@@ -90,6 +91,7 @@ def deps(publisher: Callable[[], Publisher]) -> Deps:
 
 def _build(chosen: Settings, publisher: Publisher) -> Deps:
     from dlpipe.net import guard, urls
+    from dlpipe.net.flips import HostFlips, LocalFlips, SharedFlips
     from dlpipe.sources.http import HttpSource
     from dlpipe.store import Linking, LocalBlobStore, LocalStaging
 
@@ -108,6 +110,7 @@ def _build(chosen: Settings, publisher: Publisher) -> Deps:
         publisher=publisher,
         progress=RedisProgress(line),
         reservations=RedisReservations(line),
+        flips=HostFlips(SharedFlips(_host_line(os.getpid())), LocalFlips()),
         parse_url=urls.parse,
         policy=policy(chosen),
         forbidden=lambda host, port: guard.forbidden(host, port, net),
@@ -146,6 +149,14 @@ def policy(chosen: Settings) -> Policy:
         window=chosen.dispatch.window,
         window_per_host=chosen.dispatch.window_per_host,
         lost_after_s=chosen.dispatch.lost_after_s,
+        heal=HealPolicy(
+            deadline_s=chosen.heal.deadline_s,
+            items=chosen.heal.items_per_round,
+            rehash_bytes=chosen.heal.rehash_bytes_per_round,
+            grace_s=chosen.heal.file_grace_s,
+            part_age_s=chosen.heal.part_age_s,
+            max_missing=chosen.heal.max_missing,
+        ),
     )
 
 
@@ -213,6 +224,7 @@ def net_policy(chosen: Settings) -> NetPolicy:
         allow_https_to_http=chosen.net.allow_https_to_http,
         allow_private=chosen.allow_private,
         ports=frozenset(chosen.net.ports),
+        ca_file=str(chosen.net.ca_file) if chosen.net.ca_file else None,
         offline=chosen.offline,
     )
 
@@ -221,20 +233,27 @@ def _hub(chosen: Settings, policy: NetPolicy) -> Hub:
     from dlpipe.net import limits
     from dlpipe.net.cache import MIB, CachePolicy
     from dlpipe.net.client import Hub
-    from dlpipe.net.line import RedisLine
 
-    # A client of its own: who waits for a turn at a host must not wait long for Redis to say so.
-    line = RedisLine(
-        redis.Redis.from_url(chosen.redis_uri, socket_timeout=1, socket_connect_timeout=1, retry=Retry(NoBackoff(), 0))
-    )
     return Hub(
         policy,
         limits=limits.read(chosen.net.limits_file, limits.Bounds(chosen.net.rate_per_s, chosen.net.slots_per_host)),
-        line=line,
+        line=_host_line(os.getpid()),
         caching=CachePolicy(chosen.http_cache, chosen.net.cache_mib * MIB, chosen.net.cache_ttl_s)
         if chosen.net.cache
         else None,
     )
+
+
+@cache
+def _host_line(_pid: int) -> RedisLine:
+    """Where the processes agree about hosts."""
+    from dlpipe.net.line import RedisLine
+
+    # A client of its own: who waits for a turn at a host must not wait long for Redis to say so.
+    client = redis.Redis.from_url(
+        settings().redis_uri, socket_timeout=1, socket_connect_timeout=1, retry=Retry(NoBackoff(), 0)
+    )
+    return RedisLine(client)
 
 
 @cache

@@ -236,7 +236,8 @@ MUTANTS = (
     ),
     Mutant(
         "later-holder-robbed", "an earlier holder takes the part from a later one", _PART,
-        "        if side.fence >= self._fence:\n            raise LeaseLost(", "        if False:\n            raise LeaseLost(", ("tests/contract/test_staging.py",),
+        "        if side.fence >= self._fence:\n            raise LeaseLost(", "        if False:\n            raise LeaseLost(",
+        ("tests/contract/test_staging.py",),
     ),
     Mutant(
         "size-instead-of-hash", "held bytes count without being hashed again", _STAGING,

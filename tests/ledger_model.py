@@ -15,7 +15,8 @@ CHAIN: dict[str, tuple[tuple[str, ...], str]] = {
     "dedupe": (("INDEXED",), "DEDUPED"),
 }
 STAGES = tuple(CHAIN)
-FINISHED = ("DEDUPED", "SKIPPED_DUPLICATE", "CANCELED")
+GOOD_ENDS = ("DEDUPED", "SKIPPED_DUPLICATE")
+FINISHED = (*GOOD_ENDS, "CANCELED")
 KEPT = {"FINALIZED": "index", "INDEXED": "dedupe"}
 """Where a new run goes on instead of beginning again, and with which stage."""
 BEHIND = {
@@ -46,18 +47,21 @@ class Job:
     published: bool = False
     owner: str | None = None
     live: bool = False
+    purpose: str | None = None
     ops: dict[str, Op] = field(default_factory=dict)
 
     @property
     def status(self) -> str:
         fixed = {"PLANNED": "pending", "DEDUPED": "completed", "SKIPPED_DUPLICATE": "skipped", "CANCELED": "canceled"}
+        if self.state in (*GOOD_ENDS, "FAILED") and self.due != "no":
+            return "pending"
         if self.state == "FAILED":
-            return "failed" if self.due == "no" else "pending"
+            return "failed"
         return fixed.get(self.state, "processing")
 
     @property
     def ended(self) -> bool:
-        return self.state in FINISHED or (self.state == "FAILED" and self.due == "no")
+        return self.state == "CANCELED" or (self.state in (*GOOD_ENDS, "FAILED") and self.due == "no")
 
     def next_stage(self) -> str:
         """The first stage that a message for this job, as it is now, would carry."""
@@ -100,6 +104,29 @@ class Job:
     def advance(self, target: str) -> None:
         self.let_go("no")
         self.state, self.published = target, target not in FINISHED
+        self.purpose = None if target in FINISHED else self.purpose
+
+    def refresh(self) -> None:
+        if self.status == "failed" or (self.ended and self.state in GOOD_ENDS):
+            self.due, self.attempts, self.purpose = "now", 0, "refresh"
+
+    def can_be_reopened(self) -> bool:
+        """Has it a file, does nobody work on it, and is no run from the start on its way?"""
+        held = self.owner is not None and self.live
+        return not held and (self.state in KEPT or (self.ended and self.state in GOOD_ENDS))
+
+    def reopen(self) -> None:
+        self.let_go("now")
+        self.state = "FAILED" if self.state in KEPT else self.state
+        self.fence, self.attempts, self.purpose = self.fence + 1, 0, "repair"
+
+    def cancel(self) -> None:
+        if self.state in GOOD_ENDS and self.due != "no":
+            self.let_go("no")  # what had not begun is taken back
+            self.purpose = None
+        elif not self.ended and self.state != "INDEXED":
+            self.let_go("no")
+            self.state, self.fence, self.purpose = "CANCELED", self.fence + 1, None
 
     def latest(self, kind: str) -> Op | None:
         found = [op for op in self.ops.values() if op.kind == kind and op.state == "finished"]

@@ -12,24 +12,29 @@ import pytest
 from dlpipe.core import flow, keys, results, states
 from dlpipe.core.errors import IllegalTransition, LeaseLost, Permanent, Postponed, Retryable
 from dlpipe.core.flow import OpType
-from dlpipe.core.model import ArtifactJob, Scope
+from dlpipe.core.model import ArtifactJob, ArtifactRecord, Fault, Scope
 from dlpipe.core.ports import Claimed, Held, Hint, Past, Refused, StartedOp
 from dlpipe.core.recovery import after_crash, after_failure
 from dlpipe.core.results import DedupeAction, FinalizeResult, Result, Results, StreamResult
 from dlpipe.core.retries import RetryPolicy
 from dlpipe.core.states import State
 from dlpipe.db.clock import after
-from tests.ledger_model import CHAIN, FINISHED, Job, Op, room_for
+from tests.ledger_model import CHAIN, FINISHED, GOOD_ENDS, Job, Op, room_for
 from tests.ledgers import OWN, Bench, spec
 
 HOSTS = ("a.example", "a.example", "b.example")
 # Each with a priority of its own, so that a sequence of steps does the same each time it is tried.
 SPECS = [spec(url=f"https://{HOSTS[number % 3]}/{number}", priority=number) for number in range(60)]
 POLICY = RetryPolicy(max_attempts=3)
+ENDS = (*GOOD_ENDS, "FAILED")
 EDGES = {(step.source, step.target) for step in states.TABLE}
 OUTCOMES = {"completed": "skipped", "skipped": "skipped", "failed": "failed", "canceled": "canceled"}
 JOBS = """SELECT CAST(t.job_id AS TEXT), t.state, t.run, t.fence, t.attempts, t.due_at IS NOT NULL,
-    t.published_at IS NOT NULL, t.lease_owner, j.status FROM artifact_jobs t JOIN jobs j ON j.job_id = t.job_id"""
+    t.published_at IS NOT NULL, t.lease_owner, j.status, t.purpose
+    FROM artifact_jobs t JOIN jobs j ON j.job_id = t.job_id"""
+ARTIFACTS = """SELECT CAST(artifact_uuid AS TEXT), tenant_id, project_id, storage_pointer, byte_size, sha256,
+    created_at, CAST(created_by_job_id AS TEXT) FROM artifacts"""
+MARKED = "SELECT CAST(artifact_uuid AS TEXT) FROM artifact_faults WHERE mended_at IS NULL"
 OPS = "SELECT op_key, CAST(job_id AS TEXT), op_type, state, fence, run, result_json FROM artifact_ops"
 
 Failure = Retryable | Permanent | Postponed
@@ -55,9 +60,14 @@ class Moves:
         self.bag: list[tuple[Job, str, int]] = []
         """Every message that was ever sent."""
         self.retried: set[str] = set()
-        self.before: tuple[dict[str, Any], dict[str, Any]] = ({}, {})
+        """Jobs that were at an end, and that the last move made due again."""
+        self.artifacts: dict[str, tuple[Job, str]] = {}
+        """By their uuid: whose they are, and the sha256."""
+        self.marked: set[str] = set()
+        self.before: tuple[dict[str, Any], dict[str, Any], dict[str, Any]] = ({}, {}, {})
         with bench.database.engine.begin() as connection:
             connection.exec_driver_sql("DELETE FROM jobs")
+            connection.exec_driver_sql("DELETE FROM artifacts")
 
     def _job(self, job_id: str) -> Job:
         return next(job for job in self.jobs if job.job_id == job_id)
@@ -164,21 +174,34 @@ class Moves:
 
     def finish(self, work: Work, sha: str, *, skips: bool = False) -> None:
         target = "SKIPPED_DUPLICATE" if work.stage == "head" and skips else CHAIN[work.stage][1]
-        result = self._result(work, sha)
+        result, made = self._result(work, sha), self._artifact(work)
 
         def record() -> None:
             with self.database.write() as unit:
+                if made is not None:
+                    unit.registry.add_artifact(made)
                 unit.ledger.finish(work.op, result, "ok")
                 unit.jobs.advance(work.job, flow.stage(work.stage), State(target))
 
         if self._counts(work, record):
             job = self._job(work.job.job_id)
             job.advance(target)
+            if made is not None:
+                self.artifacts.setdefault(made.artifact_uuid, (job, made.sha256))
             op = job.ops[work.op.op_key]
             op.run = work.job.run
             self.counts["replays"] += op.state == "finished"
             if op.state != "finished":
                 op.state, op.result = "finished", result
+
+    def _artifact(self, work: Work) -> ArtifactRecord | None:
+        """As index names it; all else is different each time, and must not matter."""
+        if work.stage != "index":
+            return None
+        placed = work.builds_on.latest(OpType.FINALIZE)
+        assert isinstance(placed, FinalizeResult)
+        uuid, job = keys.artifact_uuid(work.op.op_key), work.job
+        return ArtifactRecord(uuid, OWN, "file", "local", placed.pointer, None, job.fence, placed.sha256, 1, job.job_id)
 
     def _result(self, work: Work, sha: str) -> Result:
         number = work.job.fence  # so that no two results are alike
@@ -278,10 +301,40 @@ class Moves:
     def cancel(self, job: Job, scope: Scope) -> None:
         with self.database.write() as unit:
             status = unit.owned(scope).cancel(job.job_id)
-        if scope == OWN and not job.ended and job.state != "INDEXED":
-            job.let_go("no")
-            job.state, job.fence = "CANCELED", job.fence + 1
+        if scope == OWN:
+            job.cancel()
         assert status == (job.status if scope == OWN else None)
+
+    def refresh(self, job: Job, scope: Scope) -> None:
+        with self.database.write() as unit:
+            status = unit.owned(scope).refresh(job.job_id)
+        if scope == OWN and job.ended and job.state != "CANCELED":
+            job.refresh()
+            self.retried.add(job.job_id)
+            self.counts["refreshes"] += 1
+        assert status == (job.status if scope == OWN else None)
+
+    # ── files that are gone ───────────────────────────────────────────────────────────────────────
+
+    def reopen(self, job: Job, age: int = 0) -> None:
+        """Reconcile found its file gone, when the fence was `age` lower; it marks what it knows of it."""
+        uuids = [uuid for uuid, (owner, _) in self.artifacts.items() if owner is job]
+        can = age == 0 and job.can_be_reopened()
+        with self.database.write() as unit:
+            for uuid in uuids:
+                assert unit.registry.add_fault(uuid, Fault.MISSING) is (uuid not in self.marked)
+            assert unit.backlog.reopen(job.job_id, job.fence - age, Fault.MISSING) is can
+        self.marked.update(uuids)
+        if can:
+            self.retried.add(job.job_id)
+            job.reopen()
+            self.counts["reopened"] += 1
+
+    def mend(self, sha: str) -> None:
+        again = {uuid for uuid in self.marked if self.artifacts[uuid][1] == sha}
+        with self.database.write() as unit:
+            assert unit.registry.mend(sha, f"local:{sha}") == len(again)
+        self.marked -= again
 
     def retry(self, job: Job, scope: Scope) -> None:
         with self.database.write() as unit:
@@ -297,28 +350,44 @@ class Moves:
         """The rows are what the model says, and came there by the rules."""
         rows, ops = {row[0]: row for row in self.look(JOBS)}, {row[0]: row for row in self.look(OPS)}
         assert rows == {
-            j.job_id: (j.job_id, j.state, j.run, j.fence, j.attempts, j.due != "no", j.published, j.owner, j.status)
+            j.job_id: (
+                j.job_id,
+                j.state,
+                j.run,
+                j.fence,
+                j.attempts,
+                j.due != "no",
+                j.published,
+                j.owner,
+                j.status,
+                j.purpose,
+            )
             for j in self.jobs
         }
         assert {key: row[1:6] for key, row in ops.items()} == {
             key: (job.job_id, op.kind, op.state, op.fence, op.run) for job in self.jobs for key, op in job.ops.items()
         }
         self._moved_by_the_rules(rows, ops)
-        self.before, self.retried = (rows, ops), set()
+        artifacts = {row[0]: row for row in self.look(ARTIFACTS)}
+        assert artifacts.keys() == self.artifacts.keys()
+        assert {uuid: artifacts[uuid] for uuid in self.before[2]} == self.before[2]  # JOB-3: no row ever changes
+        assert {row[0] for row in self.look(MARKED)} == self.marked
+        self.before, self.retried = (rows, ops, artifacts), set()
         self.counts["steps"] += 1
 
     def _moved_by_the_rules(self, rows: dict[str, Any], ops: dict[str, Any]) -> None:
         """Once more without the model: from the rows before and the rows now."""
         for job_id, was in self.before[0].items():
-            _, state, run, fence, _, due, _, owner, status = rows[job_id]
+            _, state, run, fence, _, due, _, owner, status, purpose = rows[job_id]
             assert state == was[1] or (was[1], state) in EDGES
             self.counts[was[1], state] += 1
             assert run in (was[2], was[2] + 1)
             assert fence in (was[3], was[3] + 1)
             assert owner in (was[7], None) or fence > was[3]
             assert run > was[2] or state != "LEASED" or was[1] == "LEASED"
-            if was[1] in FINISHED or (was[1] == "FAILED" and not was[5]):
-                assert rows[job_id] == was or (was[1] == state == "FAILED" and job_id in self.retried)
+            if was[1] == "CANCELED" or (was[1] in ENDS and not was[5]):
+                assert rows[job_id] == was or (was[1] == state != "CANCELED" and due and job_id in self.retried)
+            assert purpose == was[9] or job_id in self.retried or (purpose is None and state in FINISHED)
             assert status == states.status_of(State(state), retry_due=bool(due))
         for key, was in self.before[1].items():
             if was[3] == "finished":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +14,7 @@ from dlpipe.net.policy import NetPolicy
 from dlpipe.pipeline.deps import StreamPolicy
 from dlpipe.settings import Settings
 from dlpipe.sources.http import HttpSource
+from dlpipe.store.sidecar import Sidecar
 from tests.world import World, blobs, sha256, staged
 
 NET = NetPolicy(
@@ -75,5 +75,6 @@ def assert_holds(root: Path, *right: bytes, part: bytes | None = None) -> None:
 
 
 def vouched_for(sidecar: Path) -> int:
-    body = json.loads(json.loads(sidecar.read_bytes())["body"])
-    return int(body["checkpoints"][-1][0])
+    side = Sidecar.load(sidecar.read_bytes())
+    assert side is not None
+    return side.checkpoints[-1].offset

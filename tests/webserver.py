@@ -58,6 +58,10 @@ class WebServer:
         self._files[path] = File(body, bytes_per_s=bytes_per_s, hold_at=hold_at)
         return self.url + path
 
+    def drop(self, path: str) -> None:
+        """From now on it is not there."""
+        del self._files[path]
+
     def file(self, path: str) -> File | None:
         return self._files.get(path)
 

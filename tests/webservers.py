@@ -16,10 +16,13 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
+from dlpipe.embedded.process import birth
+from tests.certificates import NAME, Certificate
 from tests.servers import wait_until
 
 _NOBODY = 65534
@@ -34,6 +37,9 @@ class Site:
     folder: Path
     port: int
     gzip: bool
+    tls: Certificate | None = None
+    down: str | None = None
+    """Where `/down` is redirected to."""
 
     @property
     def documents(self) -> Path:
@@ -59,6 +65,8 @@ class Kind:
     """Of `plain`, `moved`, `busy`: what it does by itself."""
     resumes: bool
     """Does it give ranges under a strong validator?"""
+    reload: signal.Signals | None = None
+    """What tells it to read its configuration again, and to end what is under way in peace."""
     drops_root: bool = True
     """Servers are run as nobody by root. Interpreters are not: theirs may live where only root gets to."""
 
@@ -80,7 +88,9 @@ http {{
   uwsgi_temp_path {site.folder}/t4; scgi_temp_path {site.folder}/t5;
   gzip {"on" if site.gzip else "off"}; gzip_types *; gzip_min_length 1; gzip_proxied any;
   server {{
-    listen 127.0.0.1:{site.port}; root {site.documents};
+    listen 127.0.0.1:{site.port}{" ssl" if site.tls else ""}; root {site.documents};
+    {_nginx_tls(site, site.tls) if site.tls else ""}
+    {f"location /down {{ return 302 {site.down}; }}" if site.down else ""}
     if (-f {site.busy}) {{ return 429; }}
     error_page 429 @busy;
     location @busy {{ add_header Retry-After {RETRY_AFTER_S} always; return 429; }}
@@ -90,6 +100,15 @@ http {{
 }}
 """
     return ["nginx", "-e", f"{site.folder}/error.log", "-p", str(site.folder), "-c", site.write("nginx.conf", config)]
+
+
+def _nginx_tls(site: Site, tls: Certificate) -> str:
+    """What is not asked for by the one name, in the handshake as in the request, is misdirected."""
+    return f"""
+    ssl_certificate {site.write("chain.pem", tls.chain)}; ssl_certificate_key {site.write("key.pem", tls.key)};
+    if ($ssl_server_name != {NAME}) {{ return 421; }}
+    if ($host != {NAME}) {{ return 421; }}
+"""
 
 
 def apache(site: Site) -> list[str]:
@@ -127,7 +146,9 @@ def caddy(site: Site) -> list[str]:
   admin off
   auto_https off
 }}
-http://127.0.0.1:{site.port} {{
+{f"https://{NAME}" if site.tls else "http://127.0.0.1"}:{site.port} {{
+  bind 127.0.0.1
+  {f"tls {site.write('chain.pem', site.tls.chain)} {site.write('key.pem', site.tls.key)}" if site.tls else ""}
   {"encode gzip" if site.gzip else ""}
   root * {site.documents}
   @busy file {{
@@ -193,10 +214,10 @@ def serve(site: Site) -> list[str]:
 
 
 KINDS = (
-    Kind("nginx", "nginx", "nginx-light", nginx, frozenset({"plain", "moved", "busy"}), resumes=True),
-    Kind("apache", "apache2", "apache2-bin", apache, frozenset({"plain", "moved", "busy"}), resumes=True),
+    Kind("nginx", "nginx", "nginx-light", nginx, frozenset({"plain", "moved", "busy"}), True, signal.SIGHUP),
+    Kind("apache", "apache2", "apache2-bin", apache, frozenset({"plain", "moved", "busy"}), True, signal.SIGUSR1),
     Kind("caddy", "caddy", "caddy", caddy, frozenset({"plain", "moved", "busy"}), resumes=True),
-    Kind("lighttpd", "lighttpd", "lighttpd", lighttpd, frozenset({"plain", "moved"}), resumes=True),
+    Kind("lighttpd", "lighttpd", "lighttpd", lighttpd, frozenset({"plain", "moved"}), True, signal.SIGUSR1),
     Kind("busybox", "busybox", "busybox", busybox, frozenset(), resumes=True),
     Kind("python", sys.executable, "python3", python, frozenset({"plain"}), resumes=False, drops_root=False),
     Kind("serve", "node", "nodejs", serve, frozenset({"moved"}), resumes=True, drops_root=False),
@@ -206,10 +227,10 @@ KINDS = (
 class WebServer:
     """One of them at work, until the block ends."""
 
-    def __init__(self, kind: Kind, *, gzip: bool) -> None:
+    def __init__(self, kind: Kind, *, gzip: bool = False, tls: Certificate | None = None) -> None:
         self.kind = kind
         folder = Path(tempfile.mkdtemp(prefix="dlweb"))
-        self.site = Site(folder, _free_port(), gzip)
+        self.site = Site(folder, _free_port(), gzip, tls)
         self.site.documents.mkdir()
         self._as_nobody = kind.drops_root and os.geteuid() == 0
         folder.chmod(0o755)
@@ -229,6 +250,10 @@ class WebServer:
         if self._as_nobody:
             for path in (self.site.folder, *self.site.folder.rglob("*")):
                 os.chown(path, _NOBODY, _NOBODY)
+        self._start()
+        return self
+
+    def _start(self) -> None:
         argv = self.kind.start(self.site)
         argv[0] = shutil.which(argv[0]) or argv[0]
         self._process = subprocess.Popen(
@@ -247,7 +272,39 @@ class WebServer:
         except BaseException:
             self._end()
             raise
-        return self
+
+    @property
+    def family(self) -> list[int]:
+        """Its processes, the first of them before those that it started."""
+        found = [self._process.pid]
+        for pid in found:
+            listed = subprocess.run(["pgrep", "-P", str(pid)], capture_output=True, text=True, check=False)
+            found.extend(int(word) for word in listed.stdout.split())
+        return found
+
+    def kill(self) -> None:
+        """kill -9 of all of it, at once."""
+        family = self.family
+        for pid in family:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self._process.wait(10)
+        wait_until(lambda: not any(map(birth, family)), f"{self.kind.name} is dead")
+
+    def kill_workers(self) -> None:
+        """kill -9 of those that serve; the first process starts others."""
+        for pid in self.family[1:]:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    def restart(self) -> None:
+        """After a kill, at the same place with the same documents."""
+        (self.site.folder / "pid").unlink(missing_ok=True)
+        self._start()
+
+    def reload(self) -> None:
+        assert self.kind.reload is not None
+        self._process.send_signal(self.kind.reload)
 
     def _answers(self) -> bool:
         if self._process.poll() is not None:

@@ -23,6 +23,7 @@ from dlpipe.db.clock import after
 from dlpipe.db.rows import JOB_COLUMNS, job_from
 from dlpipe.db.schema import artifact_jobs, jobs
 from dlpipe.net import urls
+from dlpipe.net.flips import LocalFlips
 from dlpipe.pipeline import dispatch, planner, runner
 from dlpipe.pipeline.deps import Deps, Policy
 from dlpipe.pipeline.stages import STAGES
@@ -35,8 +36,8 @@ from tests.fakes.source import FakeSource
 
 DEFAULT = Scope()
 TABLES = (
-    "manifest job_artifacts download_files artifacts hash_index url_index artifact_ops artifact_jobs "
-    "media_assets books torrent_clients download_jobs jobs"
+    "manifest job_artifacts download_files artifact_faults artifacts hash_index url_index artifact_ops artifact_jobs "
+    "media_assets books torrent_clients download_jobs jobs cursors"
 ).split()
 
 
@@ -69,6 +70,7 @@ def make_deps(
         publisher=publisher or FakePublisher(),
         progress=progress or FakeProgress(),
         reservations=reservations or FakeReservations(),
+        flips=LocalFlips(),
         parse_url=urls.parse,
         policy=policy or Policy(),
         chance=lambda: 0.5,
@@ -97,7 +99,7 @@ class World:
             progress=self.progress,
             reservations=self.reservations,
         )
-        self.deps = replace(made, clock=lambda: self.now)
+        self.deps = replace(made, clock=lambda: self.now, flips=LocalFlips(lambda: self.now))
 
     def policy(self, **changes: Any) -> None:
         self.deps = replace(self.deps, policy=replace(self.deps.policy, **changes))
@@ -123,6 +125,11 @@ class World:
                 return
             outcome = self.run(name, job_id, run)
             assert isinstance(outcome, runner.Done), f"{name}: {outcome}"
+
+    def try_stream(self, job_id: str, run: int = 1) -> runner.Outcome:
+        """Carry out the stream stage, after those before it."""
+        self.run_to("stream", job_id, run)
+        return self.run("stream", job_id, run)
 
     def fetch(self, url: str, **fields: Any) -> str:
         job_id = self.plan(url, **fields)
@@ -185,6 +192,12 @@ class World:
     def op(self, job_id: str, op: OpType, scope: Scope = DEFAULT) -> OpView:
         """The newest op of that kind."""
         return [one for one in self.ops(job_id, scope) if one.op_type == op][-1]
+
+    def streamed(self, job_id: str) -> dict[str, Any]:
+        """What the newest stream stage recorded."""
+        found = self.op(job_id, OpType.STREAM).result
+        assert found is not None
+        return dict(found)
 
     def artifacts(self, job_id: str, scope: Scope = DEFAULT) -> list[ArtifactRecord]:
         with self.database.read() as unit:

@@ -23,6 +23,7 @@ _COMMANDS = {
     "ops": ("dlpipe.cli.jobs", "Show the ledger's record of a job, stage by stage."),
     "cancel": ("dlpipe.cli.jobs", "Cancel jobs that are not done yet."),
     "retry": ("dlpipe.cli.jobs", "Try jobs again that failed for good."),
+    "refresh": ("dlpipe.cli.jobs", "Ask whether servers have something newer, and fetch it."),
     "torrents": ("dlpipe.cli.torrents", "Let qBittorrent transfer torrents, and follow them."),
     "reconcile": ("dlpipe.cli.admin", "Heal now what crashes left behind, instead of at the next beat."),
     "verify": ("dlpipe.cli.verify", "Check the whole against itself: every file, row and pointer."),

@@ -35,17 +35,30 @@ def migrate(as_json: bool) -> int:
 
 
 @click.command()
+@click.option("--dry-run", is_flag=True, help="Say what there is to do, and change nothing.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def reconcile(as_json: bool) -> int:
-    """Heal now what crashes left behind, instead of at the next beat."""
+def reconcile(dry_run: bool, as_json: bool) -> int:
+    """Heal now what crashes left behind, instead of at the next beat.
+
+    \b
+    dlpipe reconcile
+    dlpipe reconcile --dry-run --json
+
+    One round, bounded as at the beat (heal.* in the settings): it goes on where the round before stopped, and the
+    next one goes on where it stops.
+    """
     from dlpipe.pipeline.reconcile import reconcile as heal
     from dlpipe.tasks import deps
 
-    report = heal(deps())
+    report = heal(deps(), dry_run=dry_run)
     if as_json:
-        output.as_json(asdict(report))
-    else:
-        output.table(["found", "count"], asdict(report).items())
+        findings = [asdict(finding) for finding in report.findings]
+        output.as_json({**report.counts(), "dry_run": dry_run, "findings": findings})
+        return EXIT_OK
+    output.table(["found", "count"], report.counts().items())
+    if report.findings:
+        click.echo()
+        output.table(["found", "which", "what"], ((one.kind, one.what, one.did) for one in report.findings))
     return EXIT_OK
 
 

@@ -14,6 +14,7 @@ import click
 from dlpipe.cli import EXIT_FAILED, EXIT_OK, output, records
 from dlpipe.cli.inputs import inputs, requests
 from dlpipe.cli.placing import place_in, prepare
+from dlpipe.core.errors import StageFailure
 from dlpipe.core.urls import redact
 
 POLL_S = 0.1
@@ -31,8 +32,9 @@ Examples:
   cat works.jsonl | dlpipe fetch -i - --json > results.jsonl
 
 \b
-Files live in DLPIPE_HOME (./dlpipe-data unless set). What is there already is not fetched again, and an
-interrupted fetch goes on from the bytes that are there.
+Files live in DLPIPE_HOME (./dlpipe-data unless set). What is there already is not fetched again, unless --refresh
+asks whether the server has something newer; an interrupted fetch goes on from the bytes that are there, and a file
+that was removed from the store is fetched again.
 Files under --out may be hardlinks of the store's and are read-only: copy one before you change it.
 Servers on this machine or in private networks are refused unless DLPIPE_ALLOW_PRIVATE=1.
 Exit status: 0 all completed or skipped, 1 some failed, 2 wrong use, 130 interrupted.
@@ -51,17 +53,18 @@ Exit status: 0 all completed or skipped, 1 some failed, 2 wrong use, 130 interru
     help="Give up waiting after so long, with exit status 1; the jobs go on when a stack runs again.",
 )
 @click.option("--retry", is_flag=True, help="Try files again that failed for good before.")
+@click.option("--refresh", is_flag=True, help="Ask the server again for files that are done, or failed for good.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per job when it ends.")
 @click.option("-q", "--quiet", is_flag=True, help="No progress, only errors and results.")
 def fetch(
     urls: tuple[str, ...], files: tuple[str, ...], format_: str, out: Path | None, timeout: float | None,
-    retry: bool, as_json: bool, quiet: bool, **common: Any,
+    retry: bool, refresh: bool, as_json: bool, quiet: bool, **common: Any,
 ) -> int:  # fmt: skip
     """Fetch files now, on this machine, and wait for them.
 
     Starts what it needs (a private Redis, workers, a scheduler) and ends it again; nothing to install.
     """
-    wanted = requests(urls, files, format_, **common)
+    wanted = requests(urls, files, format_, refresh=refresh or None, **common)
     if out is not None:
         prepare(out)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -124,7 +127,7 @@ class _Fetch:
                 with self.deps.database.write() as unit:
                     unit.owned(scope).retry(job_id)
                 outcome = "known"
-            if outcome in ("created", "known"):
+            if outcome in ("created", "known", "refreshed"):
                 self.waiting.setdefault(job_id, []).append(asked)
             else:
                 self._ended_before(asked, job_id, answered.answer.hint)
@@ -133,10 +136,26 @@ class _Fetch:
         with self.deps.database.read() as unit:
             view = unit.owned(asked.scope).get(job_id)
         if view is not None:
+            if self._is_brought_back(view, asked.sha256):
+                self.waiting.setdefault(job_id, []).append(asked)
+                return
             record = records.of_job(self.deps, view, asked.url, held_before=True)
             if hint:
                 record["error_message_safe"] = f"{record['error_message_safe'] or view.status}. {hint}"
             self._end(record | records.lost(self.deps, view, asked.sha256))
+
+    def _is_brought_back(self, view: Any, sha256: str | None) -> bool:
+        """Is a finished file that is missing or damaged being fetched again?"""
+        from dlpipe.pipeline import wishes
+
+        artifact, _ = records.result(self.deps, view)
+        if artifact is None or view.status not in records.DONE or sha256 not in (None, artifact.sha256):
+            return False
+        try:
+            fault = wishes.fault_of(self.deps, artifact, thorough=sha256 is not None)
+            return fault is not None and wishes.bring_back(self.deps, view, artifact, fault)
+        except StageFailure:  # the store cannot be read; the record tells
+            return False
 
     # ── waiting ───────────────────────────────────────────────────────────────────────────────────
 

@@ -16,6 +16,7 @@ import click
 
 FORMATS = ("auto", "text", "csv", "jsonl")
 _NUMBERS = ("max_bytes", "priority")
+_FLAGS: Mapping[str, Mapping[str, bool]] = {"refresh": {"true": True, "1": True, "false": False, "0": False}}
 _NUMBER = re.compile(r"-?[0-9]{1,18}\Z")
 
 
@@ -151,7 +152,7 @@ def _csv(lines: Iterator[str], name: str) -> Iterator[dict[str, Any]]:
         fields = {(name or "?").strip().lower(): value.strip() for name, value in row.items() if isinstance(value, str)}
         fields = {name: value for name, value in fields.items() if value}
         if fields:
-            yield {name: _number(name, value) for name, value in fields.items()}
+            yield {name: _typed(name, value) for name, value in fields.items()}
 
 
 def _rows(lines: Iterator[str], name: str) -> Iterator[dict[Any, Any]]:
@@ -179,6 +180,8 @@ def _jsonl(lines: Iterator[str]) -> Iterator[dict[str, Any]]:
             yield fields if isinstance(fields, dict) else {"not_an_object": None}
 
 
-def _number(name: str, value: str) -> Any:
-    """What is no number stays text, and is refused with its line."""
+def _typed(name: str, value: str) -> Any:
+    """What is no number, or no yes or no, stays text, and is refused with its line."""
+    if name in _FLAGS:
+        return _FLAGS[name].get(value.lower(), value)
     return int(value) if name in _NUMBERS and _NUMBER.match(value) else value

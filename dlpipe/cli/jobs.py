@@ -1,4 +1,4 @@
-"""`dlpipe jobs`, `show`, `ops`, `cancel`, `retry`: jobs by their ids."""
+"""`dlpipe jobs`, `show`, `ops`, `cancel`, `retry`, `refresh`: jobs by their ids."""
 
 from __future__ import annotations
 
@@ -72,12 +72,19 @@ def show(job_id: str, tenant_id: str, project_id: str, as_json: bool) -> int:
     if view.status not in records.ENDED:
         told |= {"error_code": view.error_code, "error_message_safe": view.error_message_safe}
         told["progress_bytes"] = deps().progress.get([job_id]).get(job_id, (None, None))[0]
+    results = records.all_results(deps(), view)
     if as_json:
-        output.as_json(told)
-    else:
-        for name, value in told.items():
-            if value not in (None, ()):
-                click.echo(f"{name:20} {output.safe(value)}")
+        output.as_json({**told, "results": results})
+        return EXIT_OK
+    for name, value in told.items():
+        if value not in (None, ()):
+            click.echo(f"{name:20} {output.safe(value)}")
+    for one in results:
+        fault = f", {one['fault']} since {output.when(one['fault_found_at'])}" if one["fault"] else ""
+        click.echo(
+            f"{'result':20} {one['sha256']}, {output.size(one['byte_size'])}, "
+            f"of {output.when(one['created_at'])}{fault}: {output.safe(one['path'])}"
+        )
     return EXIT_OK
 
 
@@ -118,7 +125,10 @@ def _brief(result: Any) -> str:
 @click.argument("job_ids", metavar="JOB...", nargs=-1, required=True)
 @_scoped
 def cancel(job_ids: tuple[str, ...], tenant_id: str, project_id: str, as_json: bool) -> int:
-    """Cancel jobs that are not done yet. A result that is registered stays."""
+    """Cancel jobs that are not done yet. A result that is registered stays.
+
+    Of a finished job that waits for a refresh, only the refresh is taken back.
+    """
     return _each(job_ids, tenant_id, project_id, as_json, "cancel", Status.CANCELED)
 
 
@@ -130,7 +140,28 @@ def retry(job_ids: tuple[str, ...], tenant_id: str, project_id: str, as_json: bo
     return _each(job_ids, tenant_id, project_id, as_json, "retry", Status.PENDING)
 
 
+@click.command(
+    epilog="""\b
+Examples:
+  dlpipe refresh 6d0c3a53-0c6b-5a8e-9d5e-3f8f2c1b7a10
+  dlpipe jobs --status completed --json | jq -r .job_id | xargs dlpipe refresh
+
+\b
+What the server still has as it was changes nothing. What has changed becomes a further result of the same job; the
+earlier ones stay, and stay readable, also when the new run fails. Until the new run has begun, `dlpipe cancel` takes
+the wish back. A canceled job stays canceled. Exit status: 0 all are due, 1 some are not (on their way already,
+canceled, or unknown), 2 wrong use.
+"""
+)
+@click.argument("job_ids", metavar="JOB...", nargs=-1, required=True)
+@_scoped
+def refresh(job_ids: tuple[str, ...], tenant_id: str, project_id: str, as_json: bool) -> int:
+    """Ask the servers whether they have something newer than these finished jobs brought, and fetch it."""
+    return _each(job_ids, tenant_id, project_id, as_json, "refresh", Status.PENDING)
+
+
 def _each(job_ids: tuple[str, ...], tenant_id: str, project_id: str, as_json: bool, wish: str, wanted: Status) -> int:
+    from dlpipe.cli import records
     from dlpipe.core.model import Scope
     from dlpipe.pipeline import wishes
     from dlpipe.pipeline.planner import nudge
@@ -138,21 +169,27 @@ def _each(job_ids: tuple[str, ...], tenant_id: str, project_id: str, as_json: bo
 
     scope, code = Scope(tenant_id, project_id), EXIT_OK
     for job_id in job_ids:
+        taken_back = False
         if wish == "cancel":
+            with deps().database.read() as unit:
+                before = unit.owned(scope).get(job_id)
             status = wishes.cancel(deps(), scope, job_id)
+            taken_back = before is not None and before.purpose is not None and status in records.DONE
         else:
             with deps().database.write() as unit:
-                status = unit.owned(scope).retry(job_id)
+                owned = unit.owned(scope)
+                status = owned.refresh(job_id) if wish == "refresh" else owned.retry(job_id)
         if status is None:
             code = _unknown(job_id)
             continue
-        if status is not wanted:
+        if status is not wanted and not taken_back:
             code = EXIT_FAILED
         if as_json:
             output.as_json({"job_id": job_id, "status": status.value})
         else:
-            click.echo(f"{job_id} {status.value}" + ("" if status is wanted else f" (nothing to {wish})"))
-    if wish == "retry":
+            what = " (its further run is taken back)" if taken_back else f" (nothing to {wish})"
+            click.echo(f"{job_id} {status.value}" + ("" if status is wanted else what))
+    if wish != "cancel":
         nudge(deps())
     return code
 

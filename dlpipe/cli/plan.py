@@ -19,6 +19,7 @@ Examples:
   dlpipe plan https://example.org/a.pdf --work W1 --artifact fulltext
   dlpipe plan -i works.csv              (columns: url, work_id, artifact_id, sha256, …)
   zcat urls.jsonl.gz | dlpipe plan -i - --json
+  dlpipe plan -i works.csv --refresh    (what is done already is asked for again; see dlpipe refresh --help)
 
 \b
 Planning the same again changes nothing and answers the same job. Exit status: 0 all planned, 1 some lines
@@ -28,10 +29,11 @@ were refused, 2 wrong use.
 @inputs
 @click.option("--not-before", help="Do not fetch before this time (ISO 8601).")
 @click.option("--mirror", "mirrors", multiple=True, help="Another URL of the same bytes; may be repeated.")
+@click.option("--refresh", is_flag=True, help="Ask the server again for files that are done, or failed for good.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per request.")
 def plan(
     urls: tuple[str, ...], files: tuple[str, ...], format_: str, as_json: bool, mirrors: tuple[str, ...],
-    **common: Any,
+    refresh: bool, **common: Any,
 ) -> int:  # fmt: skip
     """Write down what to fetch; workers do the rest.
 
@@ -40,7 +42,7 @@ def plan(
     from dlpipe.pipeline.planner import PlanSummary, Refusal, plan_each
     from dlpipe.tasks import deps
 
-    wanted = requests(urls, files, format_, mirrors=list(mirrors) or None, **common)
+    wanted = requests(urls, files, format_, mirrors=list(mirrors) or None, refresh=refresh or None, **common)
     summary = PlanSummary()
     given: dict[int, Any] = {}
 
@@ -68,8 +70,8 @@ def plan(
             output.note(f"{answered.answer.job_id}: {answered.answer.hint}")
     if not as_json:
         counts = {
-            "planned": summary.created, "on their way": summary.known, "done before": summary.skipped,
-            "failed before": summary.failed, "canceled before": summary.canceled,
+            "planned": summary.created, "due again": summary.refreshed, "on their way": summary.known,
+            "done before": summary.skipped, "failed before": summary.failed, "canceled before": summary.canceled,
             "refused": summary.refused_count,
         }  # fmt: skip
         click.echo(", ".join(f"{count} {what}" for what, count in counts.items() if count) or "nothing to plan")

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from dlpipe.core.errors import DlpipeError
-from dlpipe.core.model import ArtifactRecord, JobView, Scope
+from dlpipe.core.model import ArtifactRecord, Fault, JobView
 from dlpipe.core.states import Status
 from dlpipe.core.urls import redact
 from dlpipe.pipeline.deps import Deps
 from dlpipe.pipeline.planner import Refusal
+from dlpipe.pipeline.wishes import fault_of
 
 DONE = frozenset({Status.COMPLETED, Status.SKIPPED})
 ENDED = DONE | {Status.FAILED, Status.CANCELED}
@@ -19,7 +19,7 @@ ENDED = DONE | {Status.FAILED, Status.CANCELED}
 
 def of_job(deps: Deps, view: JobView, url: str, *, held_before: bool = False) -> dict[str, Any]:
     """The record of an ended job. `held_before`: it was done when it was asked for."""
-    artifact, measures = _result(deps, view.scope, view.job_id)
+    artifact, measures = result(deps, view)
     done = view.status in DONE
     skipped = held_before and done
     return {
@@ -49,26 +49,28 @@ def lost(deps: Deps, view: JobView, sha256: str | None) -> dict[str, Any]:
 
     With an expected hash all its bytes are read, else its size is looked at.
     """
-    artifact, _ = _result(deps, view.scope, view.job_id)
+    artifact, _ = result(deps, view)
     if artifact is None or view.status not in DONE:
         return {}
-    pointer, size = artifact.storage_pointer, artifact.byte_size
     try:
         if sha256 is not None and sha256 != artifact.sha256:
-            return _failed("sha256_mismatch", f"what was fetched before has another sha256: {artifact.sha256}")
-        if deps.store.holds(pointer, size) and (sha256 is None or deps.store.is_right(pointer, sha256, size)):
-            return {}
-        there = Path(deps.store.path(pointer)).exists()
-    except (DlpipeError, OSError) as error:
-        code = error.code if isinstance(error, DlpipeError) else "file_damaged"
-        return _failed(code, f"it was fetched before, but its file cannot be read: {error}")
-    if there:
-        return _failed("file_damaged", "it was fetched before, but its file in the store is damaged")
-    return _failed("file_missing", "it was fetched before, but its file is gone from the store")
+            return _failed(view, "sha256_mismatch", f"what was fetched before has another sha256: {artifact.sha256}")
+        match fault_of(deps, artifact, thorough=sha256 is not None):
+            case Fault.DAMAGED:
+                return _failed(view, "file_damaged", "it was fetched before, but its file in the store is damaged")
+            case Fault.MISSING:
+                return _failed(view, "file_missing", "it was fetched before, but its file is gone from the store")
+            case None:
+                return {}
+    except DlpipeError as error:
+        return _failed(view, error.code, f"it was fetched before, but its file cannot be read: {error.message}")
 
 
-def _failed(code: str, what: str) -> dict[str, Any]:
-    to_do = "Plan it under another artifact id (--artifact NAME) to fetch it again."
+def _failed(view: JobView, code: str, what: str) -> dict[str, Any]:
+    to_do = (
+        f"To fetch it anew: dlpipe refresh {view.job_id}, or plan it under another artifact id (--artifact NAME) to "
+        "keep both."
+    )
     return {"status": Status.FAILED.value, "error_code": code, "error_message_safe": f"{what}. {to_do}"}
 
 
@@ -93,8 +95,29 @@ def of_refusal(refusal: Refusal, url: str | None) -> dict[str, Any]:
     }
 
 
-def _result(deps: Deps, scope: Scope, job_id: str) -> tuple[ArtifactRecord | None, Mapping[str, Any]]:
+def result(deps: Deps, view: JobView) -> tuple[ArtifactRecord | None, Mapping[str, Any]]:
+    """The job's newest result (what its latest run brought, or found unchanged), and what was measured of it."""
     with deps.database.read() as unit:
-        artifacts = unit.owned(scope).artifacts_of(job_id)
-        measures = unit.owned(scope).measures_of(job_id)
-    return (artifacts[-1] if artifacts else None), measures or {}
+        artifacts = unit.owned(view.scope).artifacts_of(view.job_id)
+        measures = unit.owned(view.scope).measures_of(view.job_id) or {}
+    newest = [one for one in artifacts if one.artifact_uuid == measures.get("artifact_uuid")] or artifacts
+    return (newest[-1] if newest else None), measures
+
+
+def all_results(deps: Deps, view: JobView) -> list[dict[str, Any]]:
+    """Every result that the job has registered, the oldest first, and whether its file is marked as at fault."""
+    with deps.database.read() as unit:
+        artifacts = unit.owned(view.scope).artifacts_of(view.job_id)
+    return [
+        {
+            "artifact_uuid": one.artifact_uuid,
+            "sha256": one.sha256,
+            "byte_size": one.byte_size,
+            "content_type": one.content_type,
+            "path": deps.store.path(one.storage_pointer),
+            "created_at": one.created_at,
+            "fault": one.fault,
+            "fault_found_at": one.fault_found_at,
+        }
+        for one in artifacts
+    ]

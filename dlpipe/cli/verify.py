@@ -5,13 +5,24 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from typing import Any
 
 import click
 
 from dlpipe.cli import EXIT_FAILED, EXIT_OK, output
 from dlpipe.core.errors import LedgerUnavailable, Misconfigured
-from dlpipe.verify import DatabaseTrouble, Finding, Options, Silent, StoreMissing, Watcher, check, schema_version
+from dlpipe.verify import (
+    DatabaseTrouble,
+    Finding,
+    Options,
+    Silent,
+    StoreMissing,
+    Watcher,
+    artifact_count,
+    check,
+    schema_version,
+)
 
 
 @click.command(
@@ -20,30 +31,66 @@ Examples:
   dlpipe verify
   dlpipe verify --no-hash
   dlpipe verify --strict --json > findings.jsonl
+  dlpipe verify --repair
 
 \b
 Exit status: 0 nothing is wrong, 1 something is, 2 wrong use or a setting that cannot be, 130 interrupted.
 The codes are explained in docs/operations.md.
 """
 )
-@click.option("--hash/--no-hash", "read_bytes", default=True, help="Read every file; or look at names and sizes only.")
+@click.option("--no-hash", is_flag=True, help="Read no file: names, sizes and rows only.")
 @click.option("--strict", is_flag=True, help="Nothing is running: jobs under way, leases and parts are wrong, too.")
+@click.option("--repair", is_flag=True, help="Then fetch lost and damaged files again, and reconcile.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, one object a line.")
-def verify(read_bytes: bool, strict: bool, as_json: bool) -> int:
+def verify(no_hash: bool, strict: bool, repair: bool, as_json: bool) -> int:
     """Check the whole against itself, independently of what did the work.
 
     Every artifact's bytes are hashed; files, rows, recorded ops, states and pointers are matched with each other.
-    It may run while work goes on, and changes nothing.
+    It may run while work goes on. Without --repair it changes nothing; with it, the jobs of files that are gone or
+    damaged become due again, and a reconcile follows. Workers do the rest; then check again.
     """
     wrong, notes = 0, 0
-    for finding in _found(Options(read_bytes, strict)):
+    accused: list[tuple[str, str]] = []
+    for finding in _found(Options(read_bytes=not no_hash, strict=strict)):
         wrong, notes = wrong + (not finding.is_note), notes + finding.is_note
+        if finding.code in _BROUGHT_AGAIN and finding.job_id and finding.path:
+            accused.append((finding.job_id, f"local:{finding.path}"))
         if as_json:
             output.as_json(_told(finding))
         else:
             click.echo(output.safe(f"note: {finding}" if finding.is_note else str(finding)))
     output.note(f"{wrong or 'nothing'} wrong" + (f", {notes} notes" if notes else ""))
+    if repair:
+        _repair(accused, as_json)
     return EXIT_FAILED if wrong else EXIT_OK
+
+
+_BROUGHT_AGAIN = frozenset({"file_missing", "file_size", "file_damaged"})
+
+
+def _repair(accused: list[tuple[str, str]], as_json: bool) -> None:
+    """Through the ordinary machinery: the checker itself writes nothing."""
+    from dlpipe import wiring
+    from dlpipe.pipeline import repair
+    from dlpipe.tasks import deps
+
+    done = repair.bring_again(
+        deps(), [repair.Accused(*one) for one in accused], artifact_count(wiring.settings().database_uri)
+    )
+    if done.refused:
+        raise Misconfigured(
+            f"{len(accused)} files are missing or damaged, most of all there are; nothing was changed",
+            code="store_doubtful",
+            hint="Is the right store mounted? If they are lost indeed, raise DLPIPE_HEAL_MAX_MISSING and repeat.",
+        )
+    repair.rounds(deps())
+    if as_json:
+        output.as_json({"repair": asdict(done)})
+    else:
+        output.note(
+            f"repair: {done.jobs_reopened} jobs are due again, {done.left_alone} files were left as they are, and "
+            "reconcile has run. When workers have done the rest, check again."
+        )
 
 
 def _told(finding: Finding) -> dict[str, Any]:

@@ -16,6 +16,8 @@ from dlpipe.core.layout import check_extension, check_id
 from dlpipe.core.states import Purpose, State, Status
 from dlpipe.core.urls import ParseUrl, PlannedUrl, plan_url
 
+NO_JOB = "00000000-0000-0000-0000-000000000000"
+"""Who brought bytes that were found in the store, and that no row knew."""
 JOB_TYPE_ARTIFACT = "artifact_download"
 DEFAULT_TENANT = DEFAULT_PROJECT = "default"
 
@@ -228,6 +230,7 @@ class JobView:
     error_debug_id: str | None
     artifacts: tuple[str, ...] = ()
     purpose: Purpose | None = None
+    fence: int = 0
 
 
 class Fault(StrEnum):
@@ -273,7 +276,11 @@ class OpView:
 
 @dataclass(frozen=True, slots=True)
 class PlanAnswer:
-    """What planning a spec came to: `created`, `known` (on its way), `skipped` (done) or `failed` (for good)."""
+    """What planning a spec came to.
+
+    `created`, `known` (on its way), `skipped` (done), `failed` (for good), `canceled`, or `refreshed` (it was done or
+    had failed, and is due again).
+    """
 
     job_id: str
     outcome: str

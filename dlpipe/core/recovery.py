@@ -1,4 +1,7 @@
-"""What becomes of a job whose run failed or whose worker vanished. Chance is passed in."""
+"""What becomes of a job whose run failed, whose worker vanished or whose file is gone, and of what lies about.
+
+Facts come in, verdicts go out; chance is passed in. Nothing here reads a missing row as a reason to remove anything.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,9 @@ from dataclasses import dataclass
 
 from dlpipe.core import retries
 from dlpipe.core.errors import Permanent, Postponed, Retryable, StageFailure
+from dlpipe.core.model import Fault
 from dlpipe.core.retries import RetryPolicy
-from dlpipe.core.states import State, start_target
+from dlpipe.core.states import State, is_terminal, start_target
 
 ATTEMPTS_EXHAUSTED = "attempts_exhausted"
 
@@ -53,3 +57,178 @@ def after_crash(attempts: int, debug_id: str, policy: RetryPolicy) -> FailureWri
         debug_id,
         None,
     )
+
+
+# ── a lease that a row mirrors (HEAL-2, HEAL-5) ───────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class HolderFacts:
+    state: State
+    run_due: bool
+    attempts: int
+    owner_dead: bool
+    """The process behind the lease is certainly gone."""
+    ran_out: bool
+    """By the database's clock."""
+    live: bool
+    """Redis still has the lease."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeaveIt:
+    """`reason` is for people."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Requeue:
+    """A new run is due at once; the lost one has cost an attempt."""
+
+
+@dataclass(frozen=True, slots=True)
+class GiveUp:
+    write: FailureWrite
+
+
+@dataclass(frozen=True, slots=True)
+class ClearMirror:
+    """The job is not in a run, so nobody was lost: only the mirror is stale."""
+
+
+def after_silence(facts: HolderFacts, debug_id: str, policy: RetryPolicy) -> LeaveIt | Requeue | GiveUp | ClearMirror:
+    """The row's clock and Redis must both say that the holder is gone, or its process must be known to be."""
+    if not facts.owner_dead and not facts.ran_out:
+        return LeaveIt("held")
+    if not facts.owner_dead and facts.live:
+        return LeaveIt("live in Redis")
+    if facts.run_due or is_terminal(facts.state, retry_due=False):
+        return ClearMirror()
+    write = after_crash(facts.attempts, debug_id, policy)
+    return Requeue() if write is None else GiveUp(write)
+
+
+# ── a registered file (HEAL-3) ────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class RegisteredFacts:
+    size: int
+    found_size: int | None
+    """None: no file is there."""
+    marked: bool
+    """It was found missing or damaged before."""
+    right: bool | None = None
+    """Do its bytes hash to its name? None: nobody has looked."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    fault: Fault
+
+
+@dataclass(frozen=True, slots=True)
+class Mended:
+    """It is there again, and right."""
+
+
+@dataclass(frozen=True, slots=True)
+class NeedHash:
+    """Its bytes must be read before anything can be said."""
+
+
+def judge_registered(facts: RegisteredFacts) -> LeaveIt | Lost | Mended | NeedHash:
+    """A file is lost once; as long as it stays so, its mark says it."""
+    fault = None
+    if facts.found_size is None:
+        fault = Fault.MISSING
+    elif facts.found_size != facts.size or facts.right is False:
+        fault = Fault.DAMAGED
+    if fault is not None:
+        return LeaveIt("marked") if facts.marked else Lost(fault)
+    if not facts.marked:
+        return LeaveIt("there")
+    return NeedHash() if facts.right is None else Mended()
+
+
+def believable(looked_at: int, missing: int, at_most: int) -> bool:
+    """Many files missing at once, and most of those looked at: a disk that is not mounted rather than a loss."""
+    return missing <= at_most or missing * 2 <= looked_at
+
+
+# ── a file that no row knows (HEAL-3) ─────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class StoredFacts:
+    ours: bool
+    named: bool
+    """Its name is one that blobs have."""
+    known: bool
+    age_s: float
+    right: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Adopt:
+    """A row makes it known again."""
+
+
+@dataclass(frozen=True, slots=True)
+class SetApart:
+    """Out of the store's way, under a name of its own; it is kept."""
+
+
+def judge_stored(facts: StoredFacts, grace_s: float) -> LeaveIt | NeedHash | Adopt | SetApart:
+    """What is young may belong to a job that has yet to record it."""
+    if not facts.ours:
+        return LeaveIt("foreign")
+    if facts.known:
+        return LeaveIt("known")
+    if facts.age_s < grace_s:
+        return LeaveIt("young")
+    if not facts.named:
+        return SetApart()
+    if facts.right is None:
+        return NeedHash()
+    return Adopt() if facts.right else SetApart()
+
+
+# ── what lies in staging (HEAL-4) ─────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class StagedFacts:
+    part: bool
+    temporary: bool
+    age_s: float
+    vouched: bool
+    """A whole sidecar says whose it is; without one no byte of it is of use."""
+    job_known: bool
+    """The database has the job that held it last."""
+    wanted: bool
+    """A job that is not at its end goes by this part."""
+    leased: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Remove:
+    reason: str
+
+
+def judge_staged(facts: StagedFacts, age_s: float) -> LeaveIt | Remove:
+    """Only what is old; and of bytes that are vouched for, only those whose job is known to need them no more."""
+    if not facts.part and not facts.temporary:
+        return LeaveIt("foreign")
+    if facts.age_s < age_s:
+        return LeaveIt("young")
+    if facts.temporary:
+        return Remove("temporary")
+    if facts.leased:
+        return LeaveIt("leased")
+    if facts.wanted:
+        return LeaveIt("wanted")
+    if not facts.vouched:
+        return Remove("nothing vouches for it")
+    return Remove("unwanted") if facts.job_known else LeaveIt("unknown job")

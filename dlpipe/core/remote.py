@@ -57,3 +57,5 @@ class PartFacts:
     date: str | None = None
     total: int | None = None
     complete: bool = False
+    promised: str | None = None
+    """They came from several servers without a validator in common: right only if the file has this sha256."""

@@ -44,6 +44,8 @@ class HeadResult:
     known_size: int | None = None
     revalidated: bool = False
     """The server has said that what we hold is what it would send."""
+    rehashed: bool = False
+    """All bytes of what we hold were read and are right."""
 
 
 @dataclass(frozen=True, slots=True)

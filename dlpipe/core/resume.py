@@ -77,14 +77,21 @@ SAME_PREFIX = "same_prefix"
 Decision = Fresh | Resume | Discard | Complete | NeedPrefix
 
 
-def decide(remote: RemoteFacts | None, part: PartFacts | None, policy: ResumePolicy) -> Decision:
-    """Decide before the request. `remote` is None when HEAD was of no use: then the answer must tell."""
+def decide(
+    remote: RemoteFacts | None, part: PartFacts | None, policy: ResumePolicy, wanted: str | None = None
+) -> Decision:
+    """Decide before the request. `remote` is None when HEAD was of no use: then the answer must tell.
+
+    `wanted` is the sha256 that was asked for, if one was.
+    """
     if part is None:
         return Fresh("no_part")
     if part.good <= 0:
         return Fresh("nothing_held")
     if not policy.enabled:
         return Discard("resume_off")
+    if part.promised is not None and part.promised != wanted:
+        return Discard("joined_under_a_digest")
     if part.total is not None and part.good > part.total:
         return Discard("more_than_total")
     if_range = validator(part)

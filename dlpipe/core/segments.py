@@ -74,7 +74,10 @@ def fits(judged: Judgement, span: Span, total: int) -> bool:
     return judged == Append(span.start, span.size, total)
 
 
-def want(span: Span, remote: RemoteFacts, max_bytes: int | None) -> ranges.Want:
+def want(span: Span, remote: RemoteFacts, max_bytes: int | None, *, unproven: bool = False) -> ranges.Want:
+    """How to ask for it. `unproven`: of another server, whose own validator says nothing; a digest is known."""
+    if unproven:
+        return ranges.Want(span.start, total=remote.content_length, max_bytes=max_bytes, unproven=True, end=span.end)
     return ranges.Want(
         span.start, resume.validator(remote), remote.etag, remote.content_length, max_bytes, end=span.end
     )

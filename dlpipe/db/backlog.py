@@ -8,16 +8,19 @@ from typing import Any
 import sqlalchemy as sa
 
 from dlpipe.core import flow, states
-from dlpipe.core.model import Fault, Scope
+from dlpipe.core.model import ArtifactJob, Fault, Scope
 from dlpipe.core.ports import Held, Hint
 from dlpipe.core.recovery import FailureWrite
 from dlpipe.core.states import Moment, Purpose, State, Status
 from dlpipe.db.clock import after, now
-from dlpipe.db.guards import IDLE, guarded, in_states, lease_free, note, note_error
-from dlpipe.db.rows import JOB_COLUMNS, job_from
-from dlpipe.db.schema import artifact_jobs, jobs
+from dlpipe.db.due import Due
+from dlpipe.db.guards import FREE, IDLE, guarded, in_states, lease_free, note, note_error
+from dlpipe.db.indexes import prefer_indexes
+from dlpipe.db.rows import JOB_COLUMNS, is_uuid, job_from
+from dlpipe.db.schema import LIVE, artifact_jobs, jobs
 
 _T = artifact_jobs.c
+_CHUNK = 500
 
 
 class SqlBacklog:
@@ -27,59 +30,15 @@ class SqlBacklog:
     # ── dispatch ──────────────────────────────────────────────────────────────────────────────────
 
     def take_due(self, limit: int, window: int, per_host: int) -> list[Hint]:
-        in_flight = {
-            row.host: row.n
-            for row in self._connection.execute(
-                sa.select(_T.host, sa.func.count().label("n")).where(_T.published_at.is_not(None)).group_by(_T.host)
-            )
-        }
-        room = min(limit, window - sum(in_flight.values()))
-        full = {host for host, n in in_flight.items() if n >= per_host}
-        taken: list[Hint] = []
-        while room > 0:
-            due = self._due(room, full)
-            chosen = []
-            for job_id, host in due:
-                if in_flight.get(host, 0) < per_host:
-                    in_flight[host] = in_flight.get(host, 0) + 1
-                    chosen.append(job_id)
-            newly_full = {host for host, n in in_flight.items() if n >= per_host} - full
-            taken += self._publish(chosen)
-            room -= len(chosen)
-            full |= newly_full
-            if not newly_full or len(due) == len(chosen):
-                break
-        return taken
-
-    def _due(self, limit: int, full_hosts: set[str]) -> list[tuple[str, str]]:
-        query = (
-            sa.select(_T.job_id, _T.host)
-            .where(_T.due_at.is_not(None), _T.published_at.is_(None), _T.due_at <= now())
-            .order_by(_T.priority.desc(), _T.due_at)
-            .limit(limit)
-            .with_for_update(skip_locked=True)
-        )
-        if full_hosts:
-            query = query.where(_T.host.not_in(full_hosts))
-        return [(row.job_id, row.host) for row in self._connection.execute(query)]
-
-    def _publish(self, job_ids: Sequence[str]) -> list[Hint]:
-        if not job_ids:
-            return []
-        rows = self._connection.execute(
-            sa.update(artifact_jobs)
-            .where(_T.job_id.in_(job_ids), _T.due_at.is_not(None), _T.published_at.is_(None))
-            .values(published_at=now())
-            .returning(_T.job_id, _T.run, _T.state, _T.due_at)
-        ).all()
-        by_id = {row.job_id: _hint(row) for row in rows}
-        return [by_id[job_id] for job_id in job_ids if job_id in by_id]
+        return [_hint(row) for row in Due(self._connection, limit, window, per_host).take()]
 
     def waiting(self) -> int:
+        prefer_indexes(self._connection)
         query = sa.select(sa.func.count()).where(_T.published_at.is_not(None), _T.lease_owner.is_(None))
         return self._connection.execute(query).scalar_one()
 
     def take_lost(self, limit: int, lost_after_s: float) -> list[Hint]:
+        prefer_indexes(self._connection)
         lost = (
             sa.select(_T.job_id)
             .where(_T.published_at < after(-lost_after_s), _T.lease_owner.is_(None))
@@ -107,21 +66,28 @@ class SqlBacklog:
 
     # ── dead holders ──────────────────────────────────────────────────────────────────────────────
 
-    def expired(self, limit: int) -> list[Held]:
-        return self._mirrored(_T.lease_until <= now(), limit)
+    def expired(self, limit: int, after: Held | None = None) -> list[Held]:
+        return self._mirrored(_T.lease_until <= now(), limit, after)
 
-    def held(self, limit: int) -> list[Held]:
-        return self._mirrored(_T.lease_until > now(), limit)
+    def held(self, limit: int, after: Held | None = None) -> list[Held]:
+        return self._mirrored(_T.lease_until > now(), limit, after)
 
-    def _mirrored(self, condition: sa.ColumnElement[bool], limit: int) -> list[Held]:
-        rows = self._connection.execute(
+    def _mirrored(self, condition: sa.ColumnElement[bool], limit: int, after: Held | None) -> list[Held]:
+        prefer_indexes(self._connection)
+        query = (
             sa.select(*JOB_COLUMNS)
             .join(jobs, jobs.c.job_id == _T.job_id)
             .where(_T.lease_until.is_not(None), condition)
-            .order_by(_T.lease_until)
+            .order_by(_T.lease_until, _T.job_id)
             .limit(limit)
         )
-        return [Held(job_from(row, Scope(row.tenant_id, row.project_id)), row.lease_owner) for row in rows]
+        if after is not None:
+            behind = sa.and_(_T.lease_until == after.until, _T.job_id > after.job.job_id)
+            query = query.where(_T.lease_until >= after.until, sa.or_(_T.lease_until > after.until, behind))
+        return [
+            Held(job_from(row, Scope(row.tenant_id, row.project_id)), row.lease_owner, row.lease_until)
+            for row in self._connection.execute(query)
+        ]
 
     def orphan(self, held: Held, write: FailureWrite | None) -> bool:
         ends = write is not None
@@ -177,6 +143,55 @@ class SqlBacklog:
             error_debug_id=None,
         )
         return True
+
+    def get(self, job_id: str) -> ArtifactJob | None:
+        if not is_uuid(job_id):
+            return None
+        row = self._connection.execute(
+            sa.select(*JOB_COLUMNS).join(jobs, jobs.c.job_id == _T.job_id).where(_T.job_id == job_id)
+        ).first()
+        return job_from(row, Scope(row.tenant_id, row.project_id)) if row else None
+
+    def clear_mirror(self, held: Held) -> bool:
+        ended = sorted(state.value for state in states.FINISHED)
+        changed = self._connection.execute(
+            sa.update(artifact_jobs)
+            .where(
+                _T.job_id == held.job.job_id,
+                _T.fence == held.job.fence,
+                _T.lease_owner == held.token,
+                _T.lease_until <= now(),
+                # A run that goes on is an orphan, and costs an attempt.
+                sa.or_(_T.due_at.is_not(None), _T.state.in_(ended), _T.state == State.FAILED.value),
+            )
+            .values(**FREE, published_at=sa.case((_T.due_at.is_not(None), _T.published_at), else_=None))
+        )
+        return changed.rowcount > 0
+
+    # ── what waits, as staging sees it ────────────────────────────────────────────────────────────
+
+    def wanted_parts(self, parts: Sequence[str]) -> set[str]:
+        found: set[str] = set()
+        prefer_indexes(self._connection)
+        for begin in range(0, len(parts), _CHUNK):
+            found |= set(
+                self._connection.scalars(
+                    sa.select(_T.part).where(
+                        _T.part.in_(parts[begin : begin + _CHUNK]),
+                        sa.text(LIVE),
+                        sa.or_(_T.state != State.FAILED.value, _T.due_at.is_not(None)),
+                    )
+                )
+            )
+        return found
+
+    def known(self, job_ids: Sequence[str]) -> set[str]:
+        ids, found = [job_id for job_id in job_ids if is_uuid(job_id)], set[str]()
+        for begin in range(0, len(ids), _CHUNK):
+            found |= set(
+                self._connection.scalars(sa.select(jobs.c.job_id).where(jobs.c.job_id.in_(ids[begin : begin + _CHUNK])))
+            )
+        return found
 
 
 def _hint(row: Any) -> Hint:

@@ -17,6 +17,7 @@ from dlpipe.core.errors import LedgerUnavailable, Misconfigured
 from dlpipe.core.model import Scope
 from dlpipe.db import schema
 from dlpipe.db.backlog import SqlBacklog
+from dlpipe.db.cursors import SqlCursors
 from dlpipe.db.jobs import SqlJobs
 from dlpipe.db.ledger import SqlLedger
 from dlpipe.db.owned import SqlOwned
@@ -42,6 +43,7 @@ class SqlUnit:
         self.backlog = SqlBacklog(connection)
         self.ledger = SqlLedger(connection)
         self.registry = SqlRegistry(connection)
+        self.cursors = SqlCursors(connection)
         self.torrents = SqlTorrents(connection)
 
     def owned(self, scope: Scope) -> SqlOwned:

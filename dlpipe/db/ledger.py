@@ -12,6 +12,7 @@ from dlpipe.core.model import ArtifactJob
 from dlpipe.core.ports import StartedOp
 from dlpipe.core.results import Recorded, Result, Results
 from dlpipe.db.clock import now
+from dlpipe.db.indexes import prefer_indexes
 from dlpipe.db.schema import artifact_jobs, artifact_ops
 
 _O = artifact_ops.c
@@ -96,6 +97,7 @@ class SqlLedger:
         )
 
     def mark_abandoned(self, limit: int) -> int:
+        prefer_indexes(self._connection)
         overtaken = (
             sa.select(_O.op_key)
             .join(artifact_jobs, artifact_jobs.c.job_id == _O.job_id)

@@ -176,7 +176,7 @@ class SqlOwned:
                 _A.tenant_id == self._scope.tenant_id,
                 _A.project_id == self._scope.project_id,
             )
-            .order_by(manifest.c.created_at.desc(), manifest.c.run.desc())
+            .order_by(manifest.c.run.desc(), manifest.c.created_at.desc())
             .limit(1)
         ).first()
         return dict(row._mapping) if row is not None else None
@@ -194,6 +194,7 @@ def _views_query(scope: Scope) -> sa.Select[Any]:
             _T.attempts,
             _T.due_at,
             _T.purpose,
+            _T.fence,
         )
         .join(artifact_jobs, _T.job_id == _J.job_id)
         .where(_owned(scope))
@@ -230,6 +231,7 @@ def _view(row: Any, artifacts: tuple[str, ...]) -> JobView:
         error_debug_id=row.error_debug_id,
         artifacts=artifacts,
         purpose=Purpose(row.purpose) if row.purpose else None,
+        fence=row.fence,
     )
 
 

@@ -9,6 +9,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
 from dlpipe.core.errors import LedgerUnavailable
+from dlpipe.core.layout import part_slug
 from dlpipe.core.model import JOB_TYPE_ARTIFACT, JobSpec, PlanAnswer
 from dlpipe.core.states import State, Status
 from dlpipe.db.clock import now
@@ -65,6 +66,7 @@ def _plan_batch(connection: sa.Connection, specs: Sequence[JobSpec]) -> list[Pla
             [
                 {
                     "job_id": spec.job_id,
+                    "tenant_id": spec.scope.tenant_id,
                     "work_id": spec.work_id,
                     "artifact_id": spec.artifact_id,
                     "canonical_url": spec.url.canonical,
@@ -78,6 +80,7 @@ def _plan_batch(connection: sa.Connection, specs: Sequence[JobSpec]) -> list[Pla
                     "expected_media_type": spec.expected_media_type,
                     "max_bytes": spec.max_bytes,
                     "mirrors": list(spec.mirrors) or None,
+                    "part": part_slug(spec.scope.tenant_id, spec.url.canonical),
                 }
                 for spec in unique.values()
                 if spec.job_id in created

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import sqlalchemy as sa
@@ -19,6 +19,7 @@ from dlpipe.db.rows import record_from
 from dlpipe.db.schema import artifacts, hash_index, job_artifacts, manifest, url_index
 
 _H, _U, _A = hash_index.c, url_index.c, artifacts.c
+_CHUNK = 500
 
 
 class SqlRegistry:
@@ -58,6 +59,22 @@ class SqlRegistry:
             .where(_H.scope == dedupe_scope, _H.sha256 == sha256, _H.pointer == old)
             .values(pointer=new, job_id=job_id)
         )
+
+    def artifacts_after(self, artifact_uuid: str, limit: int) -> list[ArtifactRecord]:
+        query = with_faults().order_by(_A.artifact_uuid).limit(limit)
+        if artifact_uuid:
+            query = query.where(_A.artifact_uuid > artifact_uuid)
+        return [record_from(row) for row in self._connection.execute(query)]
+
+    def registered(self, blobs: Sequence[tuple[str, str]]) -> set[str]:
+        found: set[str] = set()
+        for begin in range(0, len(blobs), _CHUNK):
+            some = dict(blobs[begin : begin + _CHUNK])
+            pointers = self._connection.scalars(
+                sa.select(_A.storage_pointer).where(_A.sha256.in_(sorted(set(some.values()))))
+            )
+            found |= some.keys() & set(pointers)
+        return found
 
     def add_artifact(self, record: ArtifactRecord) -> None:
         insert = insert_ignoring(self._connection, artifacts)

@@ -8,7 +8,7 @@ from dlpipe.core.model import ArtifactJob, ArtifactRecord, Fault, Scope
 from dlpipe.core.states import Purpose, State
 from dlpipe.db.schema import artifact_jobs, jobs
 
-JOB_COLUMNS = (*artifact_jobs.c, jobs.c.tenant_id, jobs.c.project_id)
+JOB_COLUMNS = (*(c for c in artifact_jobs.c if c.name != "tenant_id"), jobs.c.tenant_id, jobs.c.project_id)
 
 
 def job_from(row: Any, scope: Scope, *, lease_live: bool = False) -> ArtifactJob:

@@ -12,7 +12,7 @@ from sqlalchemy.dialects import postgresql
 
 from dlpipe.db.clock import Moment
 
-SCHEMA_VERSION = "0002"
+SCHEMA_VERSION = "0003"
 """The revision that this code works with: the head of migrations/."""
 
 metadata = sa.MetaData(
@@ -71,6 +71,8 @@ artifact_jobs = sa.Table(
     "artifact_jobs",
     metadata,
     sa.Column("job_id", _uuid(), _job_fk(), primary_key=True),
+    # As in `jobs`, so that dispatch finds each tenant's due jobs in one index.
+    sa.Column("tenant_id", sa.String(64), nullable=False, server_default=sa.text("''")),
     sa.Column("work_id", sa.String(512), nullable=False),
     sa.Column("artifact_id", sa.String(512), nullable=False),
     sa.Column("canonical_url", sa.Text, nullable=False),
@@ -91,6 +93,7 @@ artifact_jobs = sa.Table(
     sa.Column("expected_media_type", sa.String(255)),
     sa.Column("max_bytes", sa.BigInteger),
     sa.Column("mirrors", _json()),
+    sa.Column("part", sa.String(16)),
     sa.Column("purpose", sa.String(16)),
     sa.CheckConstraint("purpose IN ('refresh','repair')", name="purpose"),
     sa.CheckConstraint(
@@ -100,12 +103,31 @@ artifact_jobs = sa.Table(
     ),
     sa.CheckConstraint("(lease_owner IS NULL) = (lease_until IS NULL)", name="lease_pair"),
 )
+DUE = "due_at IS NOT NULL AND published_at IS NULL"
+LIVE = "(due_at IS NOT NULL OR state NOT IN ('DEDUPED','SKIPPED_DUPLICATE','CANCELED'))"
+"""Not at an end, or about to leave it for a further run."""
 sa.Index(
     "ix_artifact_jobs_due",
-    artifact_jobs.c.priority.desc(),
+    artifact_jobs.c.priority,
+    artifact_jobs.c.tenant_id,
     artifact_jobs.c.due_at,
-    sqlite_where=sa.text("due_at IS NOT NULL AND published_at IS NULL"),
-    postgresql_where=sa.text("due_at IS NOT NULL AND published_at IS NULL"),
+    sqlite_where=sa.text(DUE),
+    postgresql_where=sa.text(DUE),
+)
+sa.Index(
+    "ix_artifact_jobs_due_host",
+    artifact_jobs.c.priority,
+    artifact_jobs.c.tenant_id,
+    artifact_jobs.c.host,
+    artifact_jobs.c.due_at,
+    sqlite_where=sa.text(DUE),
+    postgresql_where=sa.text(DUE),
+)
+sa.Index(
+    "ix_artifact_jobs_part",
+    artifact_jobs.c.part,
+    sqlite_where=sa.text(LIVE),
+    postgresql_where=sa.text(LIVE),
 )
 sa.Index(
     "ix_artifact_jobs_published",
@@ -240,4 +262,11 @@ manifest = sa.Table(
     sa.Column("quota_json", _json()),
     sa.Column("created_at", Moment, nullable=False),
     sa.Index("ix_manifest_job", "job_id"),
+)
+
+cursors = sa.Table(
+    "cursors",
+    metadata,
+    sa.Column("name", sa.String(64), primary_key=True),
+    sa.Column("position", sa.Text, nullable=False),
 )

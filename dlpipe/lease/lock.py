@@ -19,7 +19,8 @@ from dlpipe.core.errors import LeaseBusy, LeaseUnavailable, Misconfigured
 from dlpipe.core.ports import Lease
 from dlpipe.lease import owner as process
 from dlpipe.lease import stops
-from dlpipe.lease.heartbeat import Clock, Heartbeat, HeldLease, Mirror, boot_clock
+from dlpipe.lease.heartbeat import Heartbeat, Mirror
+from dlpipe.lease.held import Clock, HeldLease, boot_clock
 
 log = logging.getLogger(__name__)
 
@@ -130,7 +131,7 @@ class RedisLeases:
 
     def close(self) -> None:
         """End the threads, at the end of the process."""
-        self.stops.close()
+        self.stops.stop()
         self.heartbeat.stop()
 
     def _acquire(self, job_id: str) -> HeldLease:

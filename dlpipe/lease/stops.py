@@ -7,15 +7,12 @@ The fence has made the work worthless already: the mark only saves the bytes tha
 from __future__ import annotations
 
 import logging
-import os
-import threading
-import weakref
 from collections.abc import Callable, Sequence
 
 import redis
 from redis.exceptions import RedisError
 
-from dlpipe.lease.heartbeat import HeldLease
+from dlpipe.lease.held import Rounds
 
 log = logging.getLogger(__name__)
 
@@ -46,54 +43,19 @@ def marks(redis: redis.Redis, job_ids: Sequence[str]) -> list[str | None]:
     return [value.decode("ascii", "replace") if isinstance(value, bytes) else value for value in found]
 
 
-class Stops:
+class Stops(Rounds):
     """Looks for marks as long as this process holds leases."""
 
     def __init__(self, marks: Marks, every_s: float = LOOK_EVERY_S, quiet_s: float = QUIET_S) -> None:
         self._marks = marks
-        self._every_s = every_s
-        self._quiet_s = quiet_s
-        self._reset()
-        this = weakref.ref(self)
+        super().__init__("dlpipe-stops", every_s, quiet_s)
 
-        def after_fork() -> None:
-            stops = this()
-            if stops is not None:
-                stops._reset()
-
-        os.register_at_fork(after_in_child=after_fork)
-
-    def _reset(self) -> None:
-        self._lock = threading.Lock()
-        self._held: dict[str, HeldLease] = {}
-        self._thread: threading.Thread | None = None
-        self._ending = threading.Event()
-
-    def add(self, lease: HeldLease) -> None:
-        with self._lock:
-            self._held[lease.token] = lease
-            if self._thread is None or not self._thread.is_alive():
-                self._ending = threading.Event()
-                self._thread = threading.Thread(
-                    target=self._run, args=(self._ending,), name="dlpipe-stops", daemon=True
-                )
-                self._thread.start()
-
-    def remove(self, lease: HeldLease) -> None:
-        with self._lock:
-            self._held.pop(lease.token, None)
-
-    def close(self, timeout_s: float = 5.0) -> None:
-        with self._lock:
-            thread, self._thread = self._thread, None
-            self._ending.set()
-        if thread is not None and thread is not threading.current_thread():
-            thread.join(timeout_s)
+    def go_round(self) -> bool:
+        return self.look()
 
     def look(self) -> bool:
         """Ask once for every lease that is held; False when nobody answered."""
-        with self._lock:
-            held = list(self._held.values())
+        held = self.held()
         if not held:
             return True
         try:
@@ -105,13 +67,3 @@ class Stops:
             if token == lease.token:
                 lease.lose("the job was canceled")
         return True
-
-    def _run(self, ending: threading.Event) -> None:
-        pause = self._every_s
-        while not ending.wait(pause):
-            try:
-                answered = self.look()
-            except Exception:
-                log.exception("the look for stop marks failed")
-                answered = False
-            pause = self._every_s if answered else self._quiet_s

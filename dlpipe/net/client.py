@@ -55,6 +55,13 @@ class Reply:
             for _ in self.chunks():  # nothing comes, and the connection can be used again
                 break
 
+    def read_into(self, buffer: memoryview) -> int:
+        """Put the next bytes of the raw body into the buffer; 0 at its end. Not to be mixed with `chunks`."""
+        answer = self._response
+        if isinstance(answer, _Answered) and not answer.is_closed:
+            return answer.body.read_into(buffer)
+        return 0
+
     def chunks(self) -> Iterator[bytes]:
         """The raw body in the pieces in which it arrives, at most 64 KiB each."""
         if not self._response.is_stream_consumed and not self._response.is_closed:
@@ -236,6 +243,7 @@ class _Answered(httpx.Response):
 
     def __init__(self, answer: httpcore.Response, body: Body) -> None:
         super().__init__(answer.status, headers=answer.headers, stream=_Stream(body), extensions=answer.extensions)
+        self.body = body
         self.on_close = body.on_close
 
 
@@ -253,9 +261,10 @@ class _Stream(httpx.SyncByteStream):
 
 
 def _trust(policy: NetPolicy) -> ssl.SSLContext:
+    trust = httpx.create_ssl_context(trust_env=False)
     if policy.ca_file is not None:
-        return ssl.create_default_context(cafile=policy.ca_file)
-    return httpx.create_ssl_context(trust_env=False)
+        trust.load_verify_locations(policy.ca_file)
+    return trust
 
 
 def _framing(method: str, status: int, headers: Headers) -> str:

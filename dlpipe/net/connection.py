@@ -9,6 +9,7 @@ from typing import Any
 import httpcore
 
 from dlpipe.net import failures
+from dlpipe.net.direct import direct
 from dlpipe.net.policy import NetPolicy
 from dlpipe.net.wire import StaleConnection, WatchedStream
 
@@ -75,6 +76,11 @@ class Body:
 
     def __init__(self, answer: httpcore.Response, host: str, read_s: float) -> None:
         self._answer, self._host, self._read_s = answer, host, read_s
+        self._wire = answer.extensions.get("network_stream")
+        self._pieces = filter(None, answer.iter_stream())
+        self._direct = direct(answer)
+        self._left = memoryview(b"")
+        """Of a piece that was larger than the reader's buffer."""
         self._at_close: list[Callable[[], None]] = []
 
     def on_close(self, action: Callable[[], None]) -> None:
@@ -82,25 +88,50 @@ class Body:
         self._at_close.append(action)
 
     def __iter__(self) -> Iterator[bytes]:
-        wire = self._answer.extensions.get("network_stream")
-        pieces = iter(self._answer.iter_stream())
-        while True:
-            if isinstance(wire, WatchedStream):
-                # For the whole piece, not for each read: chunk headers can be dripped for ever.
-                wire.expect_within(self._read_s)
-            try:
-                piece = next(pieces)
-            except StopIteration:
-                return
-            except httpcore.TimeoutException as error:
-                raise failures.read_timeout(self._host) from error
-            except httpcore.NetworkError as error:
+        return iter(self._next, b"")
+
+    def read_into(self, buffer: memoryview) -> int:
+        """Put what comes next into the buffer, straight from the socket where that can be; 0 at the body's end."""
+        if not self._left:
+            way = self._direct
+            if way is not None and way.left and isinstance(self._wire, WatchedStream):
+                size = self._receive(self._wire, buffer[: way.left])
+                way.took(size)
+                return size
+            self._left = memoryview(self._next())
+        size = min(len(self._left), len(buffer))
+        buffer[:size] = self._left[:size]
+        self._left = self._left[size:]
+        return size
+
+    def _receive(self, wire: WatchedStream, buffer: memoryview) -> int:
+        wire.expect_within(self._read_s)
+        try:
+            size = wire.read_into(buffer, self._read_s)
+        except httpcore.TimeoutException as error:
+            raise failures.read_timeout(self._host) from error
+        except httpcore.NetworkError as error:
+            raise failures.body_cut(self._host) from error
+        if not size:
+            raise failures.body_cut(self._host)
+        return size
+
+    def _next(self) -> bytes:
+        """The next piece as the parser gives it; empty at the end."""
+        wire = self._wire
+        if isinstance(wire, WatchedStream):
+            # For the whole piece, not for each read: chunk headers can be dripped for ever.
+            wire.expect_within(self._read_s)
+        try:
+            return next(self._pieces, b"")
+        except httpcore.TimeoutException as error:
+            raise failures.read_timeout(self._host) from error
+        except httpcore.NetworkError as error:
+            raise failures.body_cut(self._host) from error
+        except httpcore.ProtocolError as error:
+            if isinstance(wire, WatchedStream) and wire.ended:
                 raise failures.body_cut(self._host) from error
-            except httpcore.ProtocolError as error:
-                if isinstance(wire, WatchedStream) and wire.ended:
-                    raise failures.body_cut(self._host) from error
-                raise failures.protocol_error(self._host, "the body is malformed") from error
-            yield piece
+            raise failures.protocol_error(self._host, "the body is malformed") from error
 
     def close(self) -> None:
         actions, self._at_close = self._at_close, []

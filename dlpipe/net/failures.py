@@ -65,7 +65,7 @@ def tls_untrusted(host: str, why: str) -> Permanent:
     return Permanent(
         f"the certificate of {host} is not trusted: {why}",
         code="tls_failed",
-        hint="Check the address; a private certificate authority has to be configured as such.",
+        hint="Check the address; a certificate authority of your own is trusted by net.ca_file.",
     )
 
 

@@ -56,5 +56,5 @@ class NetPolicy:
     max_idle_connections: int = 20
     keepalive_s: float = 30.0
     ca_file: str | None = None
-    """PEM bundle to trust instead of the one of certifi."""
+    """PEM bundle to trust beside the one of certifi."""
     user_agent: str = field(default_factory=_user_agent)

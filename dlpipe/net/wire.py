@@ -7,6 +7,7 @@ fields, and would take bytes that follow an answer for the next one. Here they a
 from __future__ import annotations
 
 import re
+import socket
 import ssl
 import time
 from collections.abc import Callable, Iterable
@@ -82,6 +83,21 @@ class WatchedStream(httpcore.NetworkStream):
         else:
             self._after_head += len(data)
         return data
+
+    def read_into(self, buffer: memoryview, timeout: float) -> int:
+        """Like `read`, of a body, into the reader's own memory; 0 when the server has closed the connection."""
+        sock: socket.socket = self._inner.get_extra_info("socket")
+        sock.settimeout(self._time_left(timeout))
+        try:
+            size = sock.recv_into(buffer)
+        except TimeoutError as error:
+            raise httpcore.ReadTimeout(str(error)) from error
+        except OSError as error:
+            self.ended = True
+            raise httpcore.ReadError(str(error)) from error
+        self.ended = self.ended or not size
+        self._after_head += size
+        return size
 
     def close(self) -> None:
         self._inner.close()

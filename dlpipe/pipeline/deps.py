@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from dlpipe.core.model import ArtifactJob, Scope
-from dlpipe.core.ports import BlobStore, Database, Leases, Progress, Publisher, Reservations, Source, Staging
+from dlpipe.core.ports import BlobStore, Database, Flips, Leases, Progress, Publisher, Reservations, Source, Staging
 from dlpipe.core.quota import QuotaPolicy
 from dlpipe.core.resume import ResumePolicy
 from dlpipe.core.retries import RetryPolicy
@@ -33,6 +33,19 @@ class StreamPolicy:
 
 
 @dataclass(frozen=True, slots=True)
+class HealPolicy:
+    """Bounds on one round of reconcile, and how long things are left alone (HEAL-3, HEAL-4, HEAL-6)."""
+
+    deadline_s: float = 30.0
+    items: int = 2_000
+    """How many rows, files and parts each walk of a round looks at."""
+    rehash_bytes: int = 64 << 20
+    grace_s: float = 3_600.0
+    part_age_s: float = 3_600.0
+    max_missing: int = 100
+
+
+@dataclass(frozen=True, slots=True)
 class Policy:
     retry: RetryPolicy = RetryPolicy()
     resume: ResumePolicy = ResumePolicy()
@@ -46,6 +59,7 @@ class Policy:
     window_per_host: int = 500
     lost_after_s: float = 20.0
     batch: int = 500
+    heal: HealPolicy = HealPolicy()
 
     def scope_key(self, scope: Scope) -> str:
         """Within which bounds two equal files are one (DEDUPE-2)."""
@@ -72,6 +86,7 @@ class Deps:
     publisher: Publisher
     progress: Progress
     reservations: Reservations
+    flips: Flips
     parse_url: ParseUrl
     policy: Policy = field(default_factory=Policy)
     forbidden: Callable[[str, int], str | None] = lambda host, port: None

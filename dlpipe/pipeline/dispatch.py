@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dlpipe.core.crash import crash_point
 from dlpipe.core.ports import Hint
 from dlpipe.pipeline.deps import Deps
+from dlpipe.pipeline.round import Round
 
 
 def dispatch(deps: Deps) -> int:
@@ -40,6 +41,17 @@ def dispatch_lost(deps: Deps) -> int:
         crash_point("dispatch.marking_lost")
     _send(deps, hints)
     return len(hints)
+
+
+def rehearse(this: Round) -> None:
+    """Count what would be sent."""
+    policy, held = this.deps.policy, this.deps.publisher.waiting()
+    with this.unit() as unit:
+        missing = 0 if held is None else unit.backlog.waiting() - held
+        if missing > 0:
+            lost = unit.backlog.take_lost(min(missing, policy.batch), policy.lost_after_s)
+            this.count("lost_messages", len(lost))
+        this.count("dispatched", len(unit.backlog.take_due(policy.window, policy.window, policy.window_per_host)))
 
 
 def _send(deps: Deps, hints: Sequence[Hint]) -> None:

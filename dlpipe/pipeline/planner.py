@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any
 
 from dlpipe.core.crash import crash_point
 from dlpipe.core.errors import DlpipeError, InvalidInput
 from dlpipe.core.model import JobSpec, PlanAnswer, job_spec
+from dlpipe.core.ports import Unit
 from dlpipe.pipeline import dispatch
 from dlpipe.pipeline.deps import Deps
 
@@ -38,6 +39,7 @@ class PlanSummary:
     skipped: int = 0
     failed: int = 0
     canceled: int = 0
+    refreshed: int = 0
     refused: list[Refusal] = field(default_factory=list)
     refused_count: int = 0
 
@@ -54,15 +56,19 @@ class PlanSummary:
 
 def spec(deps: Deps, fields: Mapping[str, Any]) -> JobSpec:
     """Check one request; InvalidInput says what is wrong with it."""
-    unknown = set(fields) - SPEC_FIELDS
+    unknown = set(fields) - SPEC_FIELDS - {REFRESH}
+    if not isinstance(fields.get(REFRESH, False), bool):
+        raise InvalidInput(
+            "refresh must be true or false", code="refresh_invalid", hint="Correct this field and plan again."
+        )
     if unknown or "url" not in fields:
         what = f"unknown field {min(unknown)!r}" if unknown else "no url"
         raise InvalidInput(
             f"the request has {what}",
             code="fields_invalid",
-            hint=f"Known fields: {', '.join(sorted(SPEC_FIELDS))}.",
+            hint=f"Known fields: {', '.join(sorted(SPEC_FIELDS | {REFRESH}))}.",
         )
-    made = job_spec(deps.parse_url, **fields)
+    made = job_spec(deps.parse_url, **{name: value for name, value in fields.items() if name != REFRESH})
     if reason := deps.forbidden(made.url.host, made.url.port):
         raise InvalidInput(
             f"requests to {made.url.host} are not allowed: {reason}",
@@ -76,6 +82,8 @@ SPEC_FIELDS = frozenset(
     "url work_id artifact_id tenant_id project_id ext sha256 media_type max_bytes mirrors priority "
     "not_before request_id".split()
 )
+REFRESH = "refresh"
+"""A field of the request, and not of the job: a job that is done, or failed for good, is due again (PLAN-6)."""
 
 
 def plan(deps: Deps, fields: Mapping[str, Any]) -> PlanAnswer:
@@ -83,11 +91,20 @@ def plan(deps: Deps, fields: Mapping[str, Any]) -> PlanAnswer:
     made = spec(deps, fields)
     with deps.database.write() as unit:
         answer = unit.jobs.plan_if_absent([made])[0]
+        if fields.get(REFRESH):
+            answer = _refreshed(unit, made, answer)
         crash_point("plan.writing")
     crash_point("plan.written")
-    if answer.outcome in ("created", "known"):
+    if answer.outcome in ("created", "known", "refreshed"):
         nudge(deps)
     return answer
+
+
+def _refreshed(unit: Unit, made: JobSpec, answer: PlanAnswer) -> PlanAnswer:
+    if answer.outcome not in ("skipped", "failed"):
+        return answer
+    status = unit.owned(made.scope).refresh(made.job_id)
+    return replace(answer, outcome="refreshed", status=status or answer.status, hint="")
 
 
 def plan_many(deps: Deps, requests: Iterable[Mapping[str, Any]]) -> PlanSummary:
@@ -112,17 +129,21 @@ def plan_each(deps: Deps, requests: Iterable[Mapping[str, Any]]) -> Iterator[Pla
     """Plan in batches, and say of each request, in no strict order, what became of it."""
     numbered = enumerate(requests, start=1)
     while batch := list(islice(numbered, BATCH)):
-        specs: list[tuple[int, JobSpec]] = []
+        specs: list[tuple[int, JobSpec, bool]] = []
         for position, fields in batch:
             try:
-                specs.append((position, spec(deps, fields)))
+                specs.append((position, spec(deps, fields), bool(fields.get(REFRESH))))
             except InvalidInput as error:
                 yield Refusal(position, error.code, error.message, error.hint)
         with deps.database.write() as unit:
-            answers = unit.jobs.plan_if_absent([made for _, made in specs])
+            answers = unit.jobs.plan_if_absent([made for _, made, _ in specs])
+            answers = [
+                _refreshed(unit, made, answer) if refresh else answer
+                for (_, made, refresh), answer in zip(specs, answers, strict=True)
+            ]
         crash_point("plan.batch_written")
         nudge(deps)
-        for (position, made), answer in zip(specs, answers, strict=True):
+        for (position, made, _), answer in zip(specs, answers, strict=True):
             yield Planned(position, made, answer)
 
 

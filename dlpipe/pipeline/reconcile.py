@@ -1,82 +1,58 @@
-"""Heal: whatever a crash, a lost broker or a dead worker left behind becomes work that is due again.
+"""Heal: whatever a crash, a lost broker, a dead worker or a lost file left behind becomes work that is due again.
 
-Runs on a beat, at worker start and by hand; two at once do no harm, as every change is a guarded write.
+Runs on a beat, at worker start and by hand; two at once do no harm, as every change is a guarded write. One round is
+bounded in rows and in time, and the walks over all rows and files go on where the round before stopped (ADR 21).
 """
 
 from __future__ import annotations
 
 import logging
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
 
 from dlpipe.core.crash import crash_point
-from dlpipe.core.errors import BrokerUnavailable
-from dlpipe.core.ports import Held
-from dlpipe.core.recovery import after_crash
-from dlpipe.pipeline import dispatch
+from dlpipe.core.errors import BrokerUnavailable, LeaseUnavailable, StageFailure
+from dlpipe.pipeline import blobs, dispatch, holders, parts
 from dlpipe.pipeline.deps import Deps
+from dlpipe.pipeline.round import Report, Round
+
+__all__ = ["Report", "reconcile"]
 
 log = logging.getLogger(__name__)
 
-
-@dataclass(frozen=True, slots=True)
-class Report:
-    """What one round found and did, by kind."""
-
-    orphans_requeued: int = 0
-    orphans_exhausted: int = 0
-    dead_owners: int = 0
-    lost_messages: int = 0
-    dispatched: int = 0
-    ops_abandoned: int = 0
-
-    def __str__(self) -> str:
-        return " ".join(f"{name}={count}" for name, count in asdict(self).items())
+WALKS: tuple[Callable[[Round], None], ...] = (blobs.registered, blobs.rehashed, blobs.stored, parts.leftover)
 
 
-def reconcile(deps: Deps) -> Report:
-    """One bounded round."""
-    dead = _release_dead(deps)
-    requeued, exhausted = _orphans(deps, dead)
-    with deps.database.write() as unit:
-        abandoned = unit.ledger.mark_abandoned(deps.policy.batch)
+def reconcile(deps: Deps, *, dry_run: bool = False) -> Report:
+    """One bounded round. A dry run says what there is to do, and changes nothing."""
+    this = Round(deps, dry_run=dry_run)
+    _tried(this, holders.silent)
+    with this.unit() as unit:
+        this.count("ops_abandoned", unit.ledger.mark_abandoned(deps.policy.batch))
         crash_point("reconcile.marking")
-    lost = sent = 0
-    try:
-        lost = dispatch.dispatch_lost(deps)
-        sent = dispatch.dispatch(deps)
-    except BrokerUnavailable as error:
-        log.warning("healed, and not sent: %s", error)  # the next round sends it
-    report = Report(requeued, exhausted, len(dead), lost, sent, abandoned)
-    if any(asdict(report).values()):
-        log.info("reconcile %s", report)
+    _send(this)
+    for walk in WALKS:
+        _tried(this, walk)
+    report = this.report()
+    if any(report.counts().values()):
+        log.info("reconcile%s %s", " (dry run)" if dry_run else "", report)
     return report
 
 
-def _release_dead(deps: Deps) -> list[Held]:
-    """Leases of processes on this machine that are certainly gone need not be waited for."""
-    with deps.database.read() as unit:
-        held = unit.backlog.held(deps.policy.batch)
-    dead = [one for one in held if deps.leases.owner_is_dead(one.token)]
-    for one in dead:
-        deps.leases.release_dead(one.job.job_id, one.token)
-        crash_point("reconcile.released")
-    return dead
+def _tried(this: Round, step: Callable[[Round], None]) -> None:
+    """Redis or a disk that does not answer must not stop the rest of the round."""
+    try:
+        step(this)
+    except (LeaseUnavailable, StageFailure) as error:
+        log.warning("reconcile: %s left for the next round: %s", step.__name__, error)
+        this.found("unfinished", step.__name__, error.code)
 
 
-def _orphans(deps: Deps, dead: list[Held]) -> tuple[int, int]:
-    """Jobs whose holder is gone by the row's clock and by Redis alike: a new run, or the end."""
-    with deps.database.read() as unit:
-        expired = unit.backlog.expired(deps.policy.batch)
-    live = deps.leases.live([one.job.job_id for one in expired]) if expired else set()
-    requeued = exhausted = 0
-    for one in [*dead, *(e for e in expired if e.job.job_id not in live)]:
-        write = after_crash(one.job.attempts, deps.debug_id(), deps.policy.retry)
-        with deps.database.write() as unit:
-            freed = unit.backlog.orphan(one, write)
-            crash_point("reconcile.freeing")
-        crash_point("reconcile.freed")
-        if freed and write is None:
-            requeued += 1
-        elif freed:
-            exhausted += 1
-    return requeued, exhausted
+def _send(this: Round) -> None:
+    if this.dry_run:
+        dispatch.rehearse(this)
+        return
+    try:
+        this.count("lost_messages", dispatch.dispatch_lost(this.deps))
+        this.count("dispatched", dispatch.dispatch(this.deps))
+    except BrokerUnavailable as error:
+        log.warning("healed, and not sent: %s", error)  # the next round sends it

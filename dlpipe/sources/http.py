@@ -56,6 +56,9 @@ class HttpAnswer:
         """The raw body in the pieces in which it arrives; each is waited for at most `read_s`."""
         return self._reply.chunks()
 
+    def read_into(self, buffer: memoryview) -> int:
+        return self._reply.read_into(buffer)
+
 
 class HttpSource:
     """A `core.ports.Source` over HTTP/1.1."""

@@ -152,13 +152,13 @@ def _name_by_path(fd: int, path: str, name: str, where: int) -> bool:
 def _move(fd: int, path: str, name: str, where: int) -> bool:
     """Without links: by a rename that refuses to replace, made undone when it caught another file than ours."""
     try:
-        _rename_new(_AT_FDCWD, path, where, name)
+        rename_new(_AT_FDCWD, path, where, name)
     except FileExistsError:
         return False
     except FileNotFoundError as error:
         raise _taken_over() from error
     if not same_file(os.stat(name, dir_fd=where, follow_symlinks=False), os.fstat(fd)):
-        _rename_new(where, name, _AT_FDCWD, path)
+        rename_new(where, name, _AT_FDCWD, path)
         raise _taken_over()
     return True
 
@@ -167,7 +167,7 @@ def _taken_over() -> LeaseLost:
     return LeaseLost("the part was taken over by a later holder of the job")
 
 
-def _rename_new(from_dir: int, from_name: str, to_dir: int, to_name: str) -> None:
+def rename_new(from_dir: int, from_name: str, to_dir: int, to_name: str) -> None:
     """renameat2(2) with RENAME_NOREPLACE, which Python does not offer."""
     if _renameat2 is None:
         raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))

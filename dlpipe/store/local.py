@@ -10,8 +10,9 @@ import errno
 import fcntl
 import os
 import stat
+import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -19,9 +20,10 @@ from dlpipe.core.crash import crash_point
 from dlpipe.core.downloads import Sharing
 from dlpipe.core.errors import Retryable
 from dlpipe.core.layout import Place, check_id, place_of
-from dlpipe.core.ports import Adopted, Foreign, Part
+from dlpipe.core.ports import Adopted, Foreign, Part, StoredFile
 from dlpipe.core.results import DedupeAction
 from dlpipe.store import adopt as adopting
+from dlpipe.store import strays
 from dlpipe.store.folders import as_failure, disk_errors, folder, sha256_of
 from dlpipe.store.links import Linking, cloned, copied, linked, name_new, same_file, share
 from dlpipe.store.staging import STAGING, part_damaged
@@ -32,13 +34,24 @@ _OPEN = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
 class LocalBlobStore:
     backend = "local"
 
-    def __init__(self, root: Path, *, shard_width: int = 2, linking: Linking = Linking.HARDLINK) -> None:
+    def __init__(
+        self,
+        root: Path,
+        *,
+        shard_width: int = 2,
+        linking: Linking = Linking.HARDLINK,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
         self._root = root
+        self._clock = clock
         self._shard_width = shard_width
         self._linking = linking
 
     def place(self, tenant: str, project: str, sha256: str, ext: str) -> Place:
         return Place(tenant, project, sha256, ext, self._shard_width)
+
+    def place_at(self, pointer: str) -> Place:
+        return place_of(pointer)
 
     def shard(self, pointer: str) -> str:
         place = place_of(pointer)
@@ -87,16 +100,24 @@ class LocalBlobStore:
             os.rename(place.name, f"{place.name}.damaged-{uuid.uuid4().hex[:8]}", src_dir_fd=where, dst_dir_fd=where)
             crash_point("store.set_aside")
 
+    def size(self, pointer: str) -> int | None:
+        found = self._look(place_of(pointer))
+        return found.st_size if found is not None and stat.S_ISREG(found.st_mode) else None
+
     def holds(self, pointer: str, size: int) -> bool:
-        place = place_of(pointer)
+        return self.size(pointer) == size
+
+    def exists(self, pointer: str) -> bool:
+        return self._look(place_of(pointer)) is not None
+
+    def _look(self, place: Place) -> os.stat_result | None:
         try:
             with folder(self._root, place.folders) as where:
-                found = os.stat(place.name, dir_fd=where, follow_symlinks=False)
+                return os.stat(place.name, dir_fd=where, follow_symlinks=False)
         except OSError as error:
             if error.errno in (errno.ENOENT, errno.ENOTDIR):
-                return False
+                return None
             raise as_failure(error) from error
-        return stat.S_ISREG(found.st_mode) and found.st_size == size
 
     def is_right(self, pointer: str, sha256: str, size: int) -> bool:
         place = place_of(pointer)
@@ -109,6 +130,19 @@ class LocalBlobStore:
             if error.errno in (errno.ENOENT, errno.ENOTDIR):
                 return False
             raise as_failure(error) from error
+
+    def walk(self, after: str, limit: int) -> Sequence[StoredFile]:
+        return strays.walk(self._root, self._shard_width, self._clock(), after, limit)
+
+    def quarantine(self, path: str) -> bool:
+        with (
+            disk_errors(),
+            suppress(FileNotFoundError),
+            folder(self._root, path.split("/")[:-1]) as where,
+            _alone(where),  # as those who put a right file in the place of a wrong one
+        ):
+            return strays.set_apart(self._root, path, where)
+        return False
 
     def settle(self, pointer: str) -> None:
         place = place_of(pointer)
@@ -129,21 +163,22 @@ class LocalBlobStore:
         ):
             action = self._name_copy(source.name, there, place, here)
             if action is None:
-                size = os.stat(source.name, dir_fd=there, follow_symlinks=False).st_size
+                theirs = os.stat(source.name, dir_fd=there, follow_symlinks=False)
                 with _alone(here):
-                    if not self._has_size(here, place, size):
+                    if not self._stands(here, place, theirs):
                         self._set_aside(here, place)
                         action = self._name_copy(source.name, there, place, here)
             crash_point("copy.named")
             os.fsync(here)
             return action or DedupeAction.SKIPPED
 
-    def _has_size(self, where: int, place: Place, size: int) -> bool:
+    def _stands(self, where: int, place: Place, theirs: os.stat_result) -> bool:
+        """Is it there already? As another name of the same file, or with bytes that are as right as its name."""
         try:
             found = os.stat(place.name, dir_fd=where, follow_symlinks=False)
         except FileNotFoundError:
             return False
-        return stat.S_ISREG(found.st_mode) and found.st_size == size
+        return same_file(found, theirs) or self._right_at(where, place, theirs.st_size)
 
     def _name_copy(self, name: str, there: int, place: Place, here: int) -> DedupeAction | None:
         """Give the bytes of `name` a further name or a file of their own; None when the name is taken."""

@@ -11,10 +11,12 @@ from contextlib import suppress
 from dlpipe.core.crash import crash_point
 from dlpipe.core.errors import LeaseLost, Postponed
 from dlpipe.core.remote import RemoteFacts
-from dlpipe.store.sidecar import Sidecar
+from dlpipe.store.sidecar import Checkpoint, Sidecar
 
 BUSY_AGAIN_S = 30.0
 MAX_SIDECAR_BYTES = 16 << 20
+NOTES = 256
+"""Checkpoints that are added to a sidecar before it is written anew."""
 
 
 class PartFile:
@@ -28,6 +30,8 @@ class PartFile:
         self._sealed = False
         """Its file has, or was about to get, its final name: it is not written to any more."""
         self._side: Sidecar | None = None
+        self._side_fd = -1
+        self._noted = 0
 
     # ── the lock ──────────────────────────────────────────────────────────────────────────────────
 
@@ -114,6 +118,7 @@ class PartFile:
         if self._fd >= 0:
             with suppress(OSError):
                 self._remove_if_nothing_came()
+            self._close_side()
             os.close(self._fd)  # closing lets go of the lock
             self._fd = -1
 
@@ -157,17 +162,35 @@ class PartFile:
         temporary = f"{self._side_name}.{os.getpid()}.{self._fd}"
         fd = os.open(
             temporary,
-            os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC,
+            os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC,
             0o600,
             dir_fd=self._where,
         )
         try:
-            with os.fdopen(fd, "wb") as file:
-                file.write(self._side.dump())
+            _write_whole(fd, self._side.dump())
+            self._put(temporary, self._side_name)
         except BaseException:
+            os.close(fd)
             self._unlink_one(temporary)  # a disk that is full must not fill up with these
             raise
-        self._put(temporary, self._side_name)
+        self._close_side()
+        self._side_fd, self._noted = fd, 0
+
+    def _note_mark(self, mark: Checkpoint) -> None:
+        """Add one checkpoint to the sidecar. To replace it would be dear: file systems then write it out at once."""
+        if self._side is None:
+            return
+        if self._side_fd < 0 or self._noted >= NOTES:
+            self._write_side()
+            return
+        self._check_ours()
+        os.write(self._side_fd, self._side.note(mark))
+        self._noted += 1
+
+    def _close_side(self) -> None:
+        if self._side_fd >= 0:
+            os.close(self._side_fd)
+            self._side_fd = -1
 
     def _put(self, temporary: str, name: str) -> None:
         """Give what was prepared its name; where that fails, nothing stays of it."""
@@ -191,3 +214,8 @@ class PartFile:
             complete=False,
             checkpoints=[],
         )
+
+
+def _write_whole(fd: int, data: bytes) -> None:
+    while data:
+        data = data[os.write(fd, data) :]

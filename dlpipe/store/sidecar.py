@@ -44,19 +44,30 @@ class Sidecar:
     complete: bool
     checkpoints: list[Checkpoint]
     pieces: list[Piece] = field(default_factory=list)
+    promised: str | None = None
+
+    def forget_promise(self) -> None:
+        """Where no front is left, nothing is that was joined to it; and pieces of whoever it was go as well."""
+        if self.promised is not None and not self.checkpoints:
+            self.promised, self.pieces = None, []
 
     def dump(self) -> bytes:
         body = {name: getattr(self, name) for name in self.__slots__ if name not in _LISTS}
         body["checkpoints"] = [[c.offset, c.sha256] for c in self.checkpoints]
         body["pieces"] = [[p.start, p.end, p.sha256] for p in self.pieces]
         text = json.dumps({"v": _VERSION, **body}, sort_keys=True)
-        return json.dumps({"body": text, "sha256": hashlib.sha256(text.encode()).hexdigest()}).encode()
+        return json.dumps({"body": text, "sha256": hashlib.sha256(text.encode()).hexdigest()}).encode() + b"\n"
+
+    def note(self, mark: Checkpoint) -> bytes:
+        """A line that adds a checkpoint to what was dumped."""
+        return f"{mark.offset} {mark.sha256} {_check(mark, self.inode)}\n".encode()
 
     @staticmethod
     def load(data: bytes) -> Sidecar | None:
         """None for anything that is not whole: a torn sidecar vouches for nothing."""
         try:
-            outer = json.loads(data)
+            whole, *notes = data.split(b"\n")
+            outer = json.loads(whole)
             text: str = outer["body"]
             if hashlib.sha256(text.encode()).hexdigest() != outer["sha256"]:
                 return None
@@ -65,9 +76,30 @@ class Sidecar:
                 return None
             body["checkpoints"] = [Checkpoint(int(at), str(digest)) for at, digest in body["checkpoints"]]
             body["pieces"] = [Piece(int(at), int(end), str(digest)) for at, end, digest in body.get("pieces", [])]
-            return Sidecar(**body)
+            side = Sidecar(**body)
+            side.checkpoints += _noted(notes, side.inode, side.checkpoints[-1].offset if side.checkpoints else 0)
+            return side
         except (ValueError, KeyError, TypeError, AttributeError):
             return None
+
+
+def _check(mark: Checkpoint, inode: int) -> str:
+    return hashlib.sha256(f"{mark.offset} {mark.sha256} {inode}".encode()).hexdigest()[:16]
+
+
+def _noted(lines: list[bytes], inode: int, last: int) -> list[Checkpoint]:
+    """The checkpoints that were added, up to the first line that is not whole."""
+    found: list[Checkpoint] = []
+    for line in lines:
+        words = line.decode("ascii").split(" ") if line.isascii() else []
+        if len(words) != 3 or not words[0].isdecimal():
+            break
+        mark = Checkpoint(int(words[0]), words[1])
+        if words[2] != _check(mark, inode) or mark.offset <= last:
+            break
+        found.append(mark)
+        last = mark.offset
+    return found
 
 
 def thinned(marks: list[Checkpoint], apart: int) -> list[Checkpoint]:

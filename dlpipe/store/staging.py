@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -18,15 +18,20 @@ from typing import Any
 from dlpipe.core.crash import crash_point
 from dlpipe.core.errors import Retryable
 from dlpipe.core.layout import check_id, part_slug
+from dlpipe.core.ports import Staged
 from dlpipe.core.quota import Room
 from dlpipe.core.remote import PartFacts, RemoteFacts
+from dlpipe.store import leftovers
+from dlpipe.store.behind import Behind
 from dlpipe.store.folders import READ_BYTES, disk_errors, folder
 from dlpipe.store.partfile import PartFile
-from dlpipe.store.preallocate import preallocate
+from dlpipe.store.preallocate import preallocate, write_out
 from dlpipe.store.sidecar import Checkpoint, Piece, thinned
 
 STAGING = ".staging"
-CHECKPOINT_BYTES = 1 << 20
+VOUCH_BYTES = 256 << 10
+"""Hashed, but not yet vouched for, at most: with what is on its way there, less than 1 MiB is lost by a kill."""
+WRITE_OUT_BYTES = 32 << 20
 SPARSE_BYTES = 64 << 20
 BLOCK_BYTES = 512
 """What st_blocks counts, whatever the file system's own blocks are."""
@@ -37,9 +42,12 @@ SLACK_BYTES = 1 << 20
 class LocalStaging:
     """Parts under `<root>/.staging/<tenant>/`, on the file system of the final root."""
 
-    def __init__(self, root: Path, preallocate_bytes: int | None = None) -> None:
+    def __init__(
+        self, root: Path, preallocate_bytes: int | None = None, *, clock: Callable[[], float] = time.time
+    ) -> None:
         """Files of `preallocate_bytes` or more get their blocks in advance; None: none does."""
         self._root = root
+        self._clock = clock
         self._preallocate_bytes = preallocate_bytes
 
     @contextmanager
@@ -64,6 +72,12 @@ class LocalStaging:
         name = f"{volume.f_fsid:x}-{here.st_ino:x}"
         return Room(name, volume.f_bavail * volume.f_frsize, taken)
 
+    def walk(self, after: str, limit: int) -> Sequence[Staged]:
+        return leftovers.walk(self._root, STAGING, self._clock(), after, limit)
+
+    def discard(self, staged: Staged, older_than_s: float) -> bool:
+        return leftovers.discard(self._root, STAGING, self._clock(), staged, older_than_s)
+
 
 class LocalPart(PartFile):
     def __init__(
@@ -73,6 +87,10 @@ class LocalPart(PartFile):
         self._path = path
         self._preallocate_bytes = preallocate_bytes
         self._offset = 0
+        self._hashed = 0
+        """How far the hash has come; behind the offset only while a thread is at it."""
+        self._sent_out = 0
+        self._behind: Behind | None = None
         self._digest = hashlib.sha256()
         self._marks: list[tuple[Checkpoint, Any]] = []
         """Checkpoints of this claim with the hash as it stood there, to rewind to."""
@@ -92,6 +110,7 @@ class LocalPart(PartFile):
             date=side.date,
             total=side.total,
             complete=side.complete,
+            promised=side.promised,
         )
 
     @property
@@ -100,6 +119,7 @@ class LocalPart(PartFile):
 
     @property
     def sha256(self) -> str:
+        self._settle()
         return self._digest.hexdigest()
 
     @property
@@ -110,9 +130,11 @@ class LocalPart(PartFile):
         return self._fd
 
     def begin(self, remote: RemoteFacts) -> None:
+        self._settle()
         with disk_errors():
             self._replace()
-            self._offset, self._digest, self._marks = 0, hashlib.sha256(), []
+            self._stand_at(0, hashlib.sha256())
+            self._marks = []
             self._side = self._new_side(remote, os.fstat(self._fd).st_ino)
             self._write_side()
             self._preallocate(remote.content_length)
@@ -137,9 +159,11 @@ class LocalPart(PartFile):
         )
 
     def verify(self, upto: int) -> int:
+        self._settle()
         with disk_errors():
             side = self._side
-            self._offset, self._digest, self._marks = 0, hashlib.sha256(), []
+            self._stand_at(0, hashlib.sha256())
+            self._marks = []
             kept: list[Checkpoint] = []
             right, right_digest = 0, hashlib.sha256()
             for mark in side.checkpoints if side else []:
@@ -153,9 +177,10 @@ class LocalPart(PartFile):
             if self._sealed and not (side is not None and right == upto == side.total):
                 # Published bytes may be under this name too: they are taken whole, or not at all.
                 right, right_digest, kept, self._marks = 0, hashlib.sha256(), [], []
-            self._offset, self._digest = right, right_digest
+            self._stand_at(right, right_digest)
             if side is not None:
                 side.checkpoints, side.complete = kept, False
+                side.forget_promise()
                 self._write_side()
             return right
 
@@ -166,21 +191,36 @@ class LocalPart(PartFile):
                 return False
             self._digest.update(block)
             self._offset += len(block)
+            self._hashed = self._offset
         return True
 
+    def _stand_at(self, offset: int, digest: Any) -> None:
+        self._offset = self._hashed = self._sent_out = offset
+        self._digest = digest
+
     def rewind(self, offset: int) -> int:
+        self._settle()
         self._marks = [pair for pair in self._marks if pair[0].offset <= offset]
+        self._close_side()  # what is noted in it is no longer so: the next checkpoint writes it anew
         if self._side is not None:
             self._side.checkpoints = [c for c in self._side.checkpoints if c.offset <= offset]
             self._side.pieces = []
+            self._side.forget_promise()
         if self._marks:
             mark, digest = self._marks[-1]
-            self._offset, self._digest = mark.offset, digest.copy()
+            self._stand_at(mark.offset, digest.copy())
         else:
-            self._offset, self._digest = 0, hashlib.sha256()
+            self._stand_at(0, hashlib.sha256())
         with disk_errors():
             self._hash_to(offset)
         return self._offset
+
+    def promise(self, sha256: str) -> None:
+        self._settle()
+        if self._side is not None and self._side.promised != sha256:
+            self._side.promised = sha256
+            with disk_errors():
+                self._write_side()
 
     # ── pieces ahead of the offset ────────────────────────────────────────────────────────────────
 
@@ -210,6 +250,7 @@ class LocalPart(PartFile):
             _write_all(self._fd, data, offset)
 
     def keep(self, start: int, end: int, sha256: str) -> None:
+        self._settle()
         side = self._side
         if side is None:
             return
@@ -227,34 +268,66 @@ class LocalPart(PartFile):
 
     # ── writing ───────────────────────────────────────────────────────────────────────────────────
 
+    def buffer(self) -> memoryview:
+        if self._behind is None:
+            self._behind = Behind(self._hash)
+        return self._behind.buffer()
+
     def write(self, data: bytes | memoryview) -> None:
         if self._sealed:
             raise part_damaged("the part was published already, so nothing may be added to it")
         with disk_errors():
             _write_all(self._fd, data, self._offset)
-            self._digest.update(data)
-            before = self._offset // CHECKPOINT_BYTES
-            self._offset += len(data)
-            if self._offset // CHECKPOINT_BYTES > before:
-                self.flush()
+        self._offset += len(data)
+        if self._behind is not None and isinstance(data, memoryview) and self._behind.hand_over(data):
+            return
+        self._settle()
+        self._hash(data)
+
+    def _hash(self, data: bytes | memoryview) -> None:
+        """On one thread or the other, never on both at once."""
+        self._digest.update(data)
+        self._hashed += len(data)
+        vouched = self._side.checkpoints[-1].offset if self._side and self._side.checkpoints else 0
+        if self._hashed - vouched >= VOUCH_BYTES:
+            self._checkpoint()
+        if self._hashed - self._sent_out >= WRITE_OUT_BYTES:
+            write_out(self._fd, self._sent_out, self._hashed - self._sent_out)
+            self._sent_out = self._hashed
+
+    def _settle(self) -> None:
+        """Wait until the hash has come as far as the offset."""
+        if self._behind is not None:
+            self._behind.settle()
 
     def flush(self) -> None:
+        self._settle()
         if self._offset:  # of nothing there is nothing to vouch for
             self._checkpoint()
 
+    def close(self) -> None:
+        if self._behind is not None:
+            self._behind.close()
+            self._behind = None
+        super().close()
+
     def _checkpoint(self) -> None:
         side = self._side
-        if side is None or (side.checkpoints and side.checkpoints[-1].offset >= self._offset):
+        if side is None or (side.checkpoints and side.checkpoints[-1].offset >= self._hashed):
             return
         with disk_errors():
-            mark = Checkpoint(self._offset, self._digest.hexdigest())
+            mark = Checkpoint(self._hashed, self._digest.hexdigest())
             side.checkpoints = [*thinned(side.checkpoints, SPARSE_BYTES), mark]
-            side.pieces = [piece for piece in side.pieces if piece.start >= self._offset]
             self._marks = [pair for pair in self._marks if pair[0] in side.checkpoints]
             self._marks.append((mark, self._digest.copy()))
-            self._write_side()
+            if side.pieces:
+                side.pieces = [piece for piece in side.pieces if piece.start >= self._hashed]
+                self._write_side()
+            else:
+                self._note_mark(mark)
 
     def finish(self) -> tuple[str, int, int]:
+        self._settle()
         self._checkpoint()
         with disk_errors():
             self._check_ours()
@@ -277,6 +350,8 @@ class LocalPart(PartFile):
             return os.pread(self._fd, max(0, min(size, self._offset - offset)), offset)
 
     def remove(self) -> None:
+        with suppress(Exception):  # of what is thrown away it does not matter how far it came
+            self._settle()
         with disk_errors():
             if self._is_at_name(self._fd):
                 self._unlink()

@@ -4,9 +4,9 @@ It shares nothing with the pipeline but the tables: the rules are written down h
 It only reads.
 """
 
-from dlpipe.verify.check import Options, Silent, StoreMissing, Watcher, check, schema_version
-from dlpipe.verify.facts import DatabaseTrouble
+from dlpipe.verify.check import Options, Silent, StoreMissing, Watcher, artifact_count, check, schema_version
 from dlpipe.verify.findings import FINDINGS, NOTES, Finding
+from dlpipe.verify.ledger import DatabaseTrouble
 
 __all__ = [
     "FINDINGS",
@@ -17,6 +17,7 @@ __all__ = [
     "Silent",
     "StoreMissing",
     "Watcher",
+    "artifact_count",
     "check",
     "schema_version",
 ]

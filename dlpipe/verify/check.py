@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Protocol
 
 from dlpipe.verify import files, jobs, registry, staging
-from dlpipe.verify.facts import JobFacts, Ledger, Snapshot
+from dlpipe.verify.facts import JobFacts, Snapshot
 from dlpipe.verify.findings import Finding
+from dlpipe.verify.ledger import Ledger
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +43,16 @@ def schema_version(database_url: str) -> str | None:
     ledger = Ledger(database_url)
     try:
         return ledger.schema_version()
+    finally:
+        ledger.close()
+
+
+def artifact_count(database_url: str) -> int:
+    """How many files are registered."""
+    ledger = Ledger(database_url)
+    try:
+        with ledger.snapshot() as now:
+            return now.sizes()[1]
     finally:
         ledger.close()
 
@@ -116,14 +127,15 @@ def _files(ledger: Ledger, root: Path, options: Options, told: Watcher) -> Itera
     for batch in files.batches(files.walk(root)):
         # The rows are read after the folder: a file that was just named has its row by then, or its job at work.
         with ledger.snapshot() as now:
-            found = list(files.judge(root, batch, now, reader))
+            found = list(files.judge(root, batch, now, reader, strict=options.strict))
         suspects = {one.path for one in found}
         if suspects:
             if reader is not None:
                 reader.forget()
             with ledger.snapshot() as fresh:
                 again = [one for one in batch if one.path in suspects]
-                still = {(one.code, one.path) for one in files.judge(root, again, fresh, reader)}
+                look = files.judge(root, again, fresh, reader, strict=options.strict)
+                still = {(one.code, one.path) for one in look}
             yield from (one for one in found if (one.code, one.path) in still)
         if reader is None:
             told.goes_on(len(batch))

@@ -8,6 +8,7 @@ import stat
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from datetime import timedelta
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,10 @@ BATCH = 500
 READ_BYTES = 1 << 20
 KEPT_DIGESTS = 65_536
 """Of files with several names, so that each is read once."""
+YOUNG_S = 3_600.0
+"""A file this young without a row is left to those who work, and to reconcile after them (HEAL-3)."""
+GRACE = timedelta(seconds=300)
+"""A mark on a file that is there again is taken off within this."""
 _DEPTH = 4
 _OPEN = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
@@ -94,43 +99,42 @@ class Reader:
         self._digests.clear()
 
 
-def judge(root: Path, batch: list[Found], now: Snapshot, reader: Reader | None) -> Iterator[Finding]:
+def judge(root: Path, batch: list[Found], now: Snapshot, reader: Reader | None, *, strict: bool) -> Iterator[Finding]:
     """All that is wrong with these files; their bytes are read if there is a reader."""
     named = {found.path: digest for found in batch if (digest := rules.digest_in(found.name)) is not None}
     known = now.artifacts_of(set(named.values())) if named else {}
-    strangers = [found for found in batch if f"local:{found.path}" not in known]
-    excused = _excused(now, {named[f.path] for f in strangers if f.path in named}) if strangers else _NOBODY
+    strangers = {named[f.path] for f in batch if f.path in named and f"local:{f.path}" not in known}
+    look = Look(root, now, reader, strict, strangers)
     for found in batch:
         rows = known.get(f"local:{found.path}", [])
-        yield from _judge_one(root, found, named.get(found.path), rows, excused, reader)
+        if not found.plain:
+            yield Finding("file_not_plain", found.path, "", _job(rows), found.path)
+        elif found.path not in named:
+            yield _odd(found)
+        elif not (rows and all(rules.is_brought_again(row) for row in rows)):
+            yield from _judge_one(look, found.path, named[found.path], rows)
 
 
-def _judge_one(
-    root: Path,
-    found: Found,
-    digest: str | None,
-    rows: list[Any],
-    excused: Callable[[str, str], bool],
-    reader: Reader | None,
-) -> Iterator[Finding]:
-    path, job_id = found.path, next((row.created_by_job_id for row in rows), None)
-    if not found.plain:
-        yield Finding("file_not_plain", path, "", job_id, path)
-        return
-    if digest is None:
-        if rules.is_set_aside(found.name):
-            yield Finding("set_aside", path, path=path)
-        else:
-            yield Finding("name_not_hash", path, "the name is none that the store gives", None, path)
-        return
-    if rows and all(_is_brought_again(row) for row in rows):
-        return
+def _job(rows: list[Any]) -> str | None:
+    """Whose file it is: of several, a job that has not failed since."""
+    likely = sorted(rows, key=lambda row: row.state not in rules.PLACED)
+    return likely[0].created_by_job_id if likely else None
+
+
+def _odd(found: Found) -> Finding:
+    if rules.is_set_aside(found.name):
+        return Finding("set_aside", found.path, path=found.path)
+    return Finding("name_not_hash", found.path, "the name is none that the store gives", None, found.path)
+
+
+def _judge_one(look: Look, path: str, digest: str, rows: list[Any]) -> Iterator[Finding]:
+    job_id = _job(rows)
     try:
-        about = os.lstat(root / path)
+        about = os.lstat(look.root / path)
         if rows and about.st_size not in {row.byte_size for row in rows}:
             yield Finding("file_size", path, f"{about.st_size} instead of {rows[0].byte_size} bytes", job_id, path)
             return
-        if reader is not None and reader.digest(path) != digest:
+        if look.reader is not None and look.reader.digest(path) != digest:
             yield Finding("file_damaged" if rows else "name_not_hash", path, "", job_id, path)
             return
     except FileNotFoundError:
@@ -138,43 +142,51 @@ def _judge_one(
     except OSError as error:
         yield Finding("file_unreadable", path, error.strerror or "", job_id, path)
         return
-    if not rows and not excused(path, digest):
-        yield Finding("file_unknown", path, "", None, path)
-    elif stat.S_IMODE(about.st_mode) & 0o222:
+    if not rows:
+        yield from look.stranger(path, digest, about)
+    if stat.S_IMODE(about.st_mode) & 0o222:
         yield Finding("file_writable", path, f"mode {stat.S_IMODE(about.st_mode):04o}", job_id, path)
+    if look.reader is not None and any(look.is_wrongly_marked(row) for row in rows):
+        yield Finding("mark_wrong", path, "", job_id, path)
 
 
-def _is_brought_again(row: Any) -> bool:
-    """The job that made the artifact is on its way to bring the file once more."""
-    state = row.state
-    return state is not None and state not in rules.PLACED and not rules.ended(state, due=row.due_at is not None)
+class Look:
+    """One look at some files; `strangers` are the digests of those that no artifact names."""
 
+    def __init__(self, root: Path, now: Snapshot, reader: Reader | None, strict: bool, strangers: set[str]) -> None:
+        self.root = root
+        self.reader = reader
+        self._now = now.now
+        self._strict = strict
+        self._indexed = now.indexed(strangers) if strangers else {}
+        self._bringing = now.bringing() if strangers else set()
+        self._placed: set[str] = set()
+        self._coming: set[tuple[str, str, str]] = set()
+        if strangers:
+            self._read_ops(now, strangers)
 
-def _nobody(_path: str, _digest: str) -> bool:
-    return False
+    def _read_ops(self, now: Snapshot, strangers: set[str]) -> None:
+        """Files that an op names, and those that a job is about to name."""
+        for row in now.brought():
+            result = rules.result_of(row.op_type, row.result_json)
+            if result is None or result["sha256"] not in strangers:
+                continue
+            if row.op_type == "FINALIZE":
+                self._placed.add(result["pointer"])
+            elif not rules.ended(row.state, due=row.due_at is not None):
+                self._coming.add((row.tenant_id, row.project_id, result["sha256"]))
 
-
-_NOBODY: Callable[[str, str], bool] = _nobody
-
-
-def _excused(now: Snapshot, digests: set[str]) -> Callable[[str, str], bool]:
-    """Files without an artifact that are where they have to be: an op names them, or they just got their names."""
-    if not digests:
-        return _NOBODY
-    bringing = now.bringing()
-    placed: set[str] = set()
-    coming: set[tuple[str, str, str]] = set()
-    for row in now.brought():
-        result = rules.result_of(row.op_type, row.result_json)
-        if result is None or result["sha256"] not in digests:
-            continue
-        if row.op_type == "FINALIZE":
-            placed.add(result["pointer"])
-        elif not rules.ended(row.state, due=row.due_at is not None):
-            coming.add((row.tenant_id, row.project_id, result["sha256"]))
-
-    def excused(path: str, digest: str) -> bool:
+    def stranger(self, path: str, digest: str, about: os.stat_result) -> Iterator[Finding]:
+        """A right file that no artifact names."""
         tenant, project, *_ = f"{path}//".split("/")
-        return f"local:{path}" in placed or (tenant, project, digest) in coming or (tenant, project) in bringing
+        if (tenant, project, digest) in self._coming or (tenant, project) in self._bringing:
+            return
+        known = [row for row in self._indexed.get(digest, []) if row.scope in ("*", tenant, f"{tenant}/{project}")]
+        if f"local:{path}" in self._placed or f"local:{path}" in {row.pointer for row in known}:
+            return
+        if not self._strict and self._now.timestamp() - max(about.st_mtime, about.st_ctime) < YOUNG_S:
+            return
+        yield Finding("file_spare" if known else "file_unknown", path, path=path)
 
-    return excused
+    def is_wrongly_marked(self, row: Any) -> bool:
+        return row.fault is not None and (self._strict or row.found_at + GRACE < self._now)

@@ -13,6 +13,7 @@ FINDINGS: dict[str, str] = {
     "file_not_plain": "a symlink, or something else that is no plain file, stands in the store",
     "file_unreadable": "the file cannot be read",
     "file_unknown": "no row knows the file",
+    "mark_wrong": "the file is marked as missing or damaged, and it is there and right",
     "name_not_hash": "a file that no row knows has a name that is not the hash of its bytes",
     # The staging folder.
     "stray_part": "a part is staged that no job wants",
@@ -54,6 +55,8 @@ FINDINGS: dict[str, str] = {
 
 NOTES: dict[str, str] = {
     "link_apart": "two files share no bytes any more although they were linked",
+    "file_spare": "no artifact names the file, and its bytes are known",
+    "file_given_up": "the file of an earlier result is lost, and marked as such",
     "set_aside": "a damaged file was set aside here",
 }
 """Worth knowing, and no fault: these do not count."""

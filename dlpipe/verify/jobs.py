@@ -82,6 +82,10 @@ def _keys(facts: JobFacts) -> Iterator[tuple[str, str]]:
         yield "job_key_wrong", "the idempotency key"
     elif facts.job_id != job_id:
         yield "job_key_wrong", "the job id"
+    if detail.part not in (None, rules.slug(job.tenant_id, detail.canonical_url)):
+        yield "job_key_wrong", "the name of its part"
+    if detail.tenant_id != job.tenant_id:
+        yield "scope_differs", "the job and its detail"
 
 
 def _standing(facts: JobFacts, view: View) -> Iterator[tuple[str, str]]:
@@ -91,11 +95,11 @@ def _standing(facts: JobFacts, view: View) -> Iterator[tuple[str, str]]:
     held = detail.lease_until is not None
     ended = rules.ended(detail.state, due=due)
     right = rules.status_of(detail.state, due=due)
-    # With a due time, an end other than FAILED is wrong in that alone.
-    if job.status != right:
-        yield "state_status", f"{detail.state} with status {job.status}"
-    if ended and (due or detail.published_at is not None):
+    aimless = due and detail.state in ("DEDUPED", "SKIPPED_DUPLICATE") and detail.purpose is None
+    if aimless or (ended and (due or detail.published_at is not None)):
         yield "due_and_terminal", f"{detail.state}, {'due' if due else 'in flight'}"
+    elif job.status != right:
+        yield "state_status", f"{detail.state} with status {job.status}"
     if held and (ended or view.strict or detail.lease_until + GRACE < view.now):
         yield "lease_stale", f"held until {detail.lease_until:%Y-%m-%dT%H:%M:%SZ}"
     if not ended:
@@ -158,9 +162,14 @@ def _registered(facts: JobFacts) -> Iterator[tuple[str, str]]:
 
 def _file(facts: JobFacts, artifact: Any, view: View) -> Iterator[Finding]:
     path = rules.path_in(artifact.storage_pointer)
-    away = facts.detail is not None and facts.detail.state not in rules.PLACED and under_way(facts)
-    if path is not None and not away and not view.there(path):
-        yield Finding("file_missing", path, "", facts.job_id, path)
+    if path is None or view.there(path) or (facts.detail is not None and rules.is_brought_again(facts.detail)):
+        return
+    newest = max((row for row in facts.results if row.sha256 is not None), key=lambda row: row.position, default=None)
+    superseded = newest is not None and newest.storage_pointer != artifact.storage_pointer
+    if artifact.fault is not None and facts.detail is not None and superseded:
+        yield Finding("file_given_up", path, "", facts.job_id, path)
+    else:
+        yield Finding("file_missing", path, "" if artifact.fault is None else "marked", facts.job_id, path)
 
 
 # ── downloads that follow a torrent ───────────────────────────────────────────────────────────────

@@ -9,29 +9,40 @@ from pathlib import Path
 from dlpipe.verify import rules
 from dlpipe.verify.facts import Snapshot
 from dlpipe.verify.findings import Finding
+from dlpipe.verify.indexes import Indexes
 
 
 def judge(now: Snapshot, root: Path) -> Iterator[Finding]:
-    for row in now.makerless():
+    indexes = Indexes(now)
+    for row in indexes.makerless():
         yield Finding("artifact_without_job", str(row.artifact_uuid), "it names none")
-    for row in now.manifest_without_artifact():
+    for row in indexes.manifest_without_artifact():
         yield Finding("manifest_wrong", str(row.artifact_uuid), "its artifact does not exist", str(row.job_id))
-    for row in now.hashes_without_artifact():
-        yield Finding("hash_index_wrong", f"{row.scope}:{row.sha256}", "no artifact is what the entry says")
-    for row in now.artifacts_without_hash():
+    for row in indexes.hashes_without_artifact():
+        path = rules.path_in(row.pointer)  # of bytes that were adopted there is no artifact, but a file
+        if path is None or rules.digest_in(path.rpartition("/")[2]) != row.sha256 or _size(root, path) != row.size:
+            yield Finding("hash_index_wrong", f"{row.scope}:{row.sha256}", "nothing is what the entry says")
+    for row in indexes.artifacts_without_hash():
         yield Finding("hash_index_wrong", str(row.artifact_uuid), f"{row.sha256} is not in it")
-    for row in now.urls():
+    for row in indexes.urls():
         where = f"{row.scope}:{row.url_sha256}"
         if rules.url_digest(row.canonical_url) != row.url_sha256:
             yield Finding("url_index_wrong", where, "the entry stands under another URL's key")
         elif not row.borne_out:
             yield Finding("url_index_wrong", where, "no artifact is what the entry says")
-    for row in now.books():
+    for row in indexes.books():
         yield Finding("library_wrong", f"{row.tenant_id}/{row.project_id}", f"the state of book {row.book_id}")
-    for row in now.completed_without_asset():
+    for row in indexes.completed_without_asset():
         yield Finding("library_wrong", str(row.job_id), "a completed download without its asset", str(row.job_id))
-    for row in now.linked():
+    for row in indexes.linked():
         yield from _apart(root, row.pointer, row.twin)
+
+
+def _size(root: Path, path: str) -> int | None:
+    try:
+        return os.lstat(root / path).st_size
+    except OSError:
+        return None
 
 
 def _apart(root: Path, pointer: str, twin: str) -> Iterator[Finding]:

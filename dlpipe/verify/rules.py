@@ -38,9 +38,10 @@ STATES = {
     "DEDUPED": StateRule("completed", 6, 6, of_run=False, ended=True),
     "SKIPPED_DUPLICATE": StateRule("skipped", 1, 1, ended=True),
     "CANCELED": StateRule("canceled", 0, 6, ended=True),
-    # With a due time it waits: see below.
     "FAILED": StateRule("failed", 0, 6, ended=True),
 }
+AGAIN = frozenset({"DEDUPED", "SKIPPED_DUPLICATE", "FAILED"})
+"""Ends that a job leaves once a further run of it is due."""
 PLACED = frozenset({"FINALIZED", "INDEXED", "DEDUPED"})
 """States in which the file of the newest FINALIZE has to be in its place."""
 
@@ -67,11 +68,19 @@ DEDUPE_ACTIONS = frozenset({"download", "hardlink", "reflink", "copy", "skipped"
 
 
 def status_of(state: str, *, due: bool) -> str:
-    return "pending" if state == "FAILED" and due else STATES[state].status
+    return "pending" if due and state in AGAIN else STATES[state].status
 
 
 def ended(state: str, *, due: bool) -> bool:
-    return STATES[state].ended and not (state == "FAILED" and due)
+    return STATES[state].ended and not (due and state in AGAIN)
+
+
+def is_brought_again(row: Any) -> bool:
+    """Is the job on its way to bring its file, so that the place of an earlier one may be empty?"""
+    due = row.due_at is not None
+    if row.state is None or ended(row.state, due=due):
+        return False
+    return row.state not in PLACED or (due and row.purpose == "repair")
 
 
 def result_of(op_type: str, text: str | None) -> dict[str, Any] | None:

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from threading import Barrier
 
 import pytest
+import sqlalchemy as sa
 
 from dlpipe.core import flow, states
 from dlpipe.core.flow import STAGES
+from dlpipe.core.layout import part_slug
 from dlpipe.core.model import ArtifactJob
 from dlpipe.core.ports import Held, Hint
 from dlpipe.core.states import State, Status
 from dlpipe.db.clock import after, now
-from tests.ledgers import FOR_GOOD, LATER, SOON, UNKNOWN, Bench, everything
+from dlpipe.db.schema import artifact_jobs
+from tests.ledgers import FOR_GOOD, LATER, SOON, UNKNOWN, Bench, everything, looking
 
 S = State
 ALL = 1000
@@ -250,3 +255,203 @@ def test_a_failure_that_may_pass_is_published_again_when_its_time_has_come(bench
     job_id = bench.job()
     bench.fail(bench.hold("head", job_id), SOON)
     assert due(bench) == [Hint(job_id, 2, STAGES)]
+
+
+# ── fair across tenants ───────────────────────────────────────────────────────────────────────────
+
+
+def of_tenant(bench: Bench, tenant: str, count: int, **fields: object) -> list[str]:
+    return [bench.job(tenant_id=tenant, **fields) for _ in range(count)]
+
+
+def tenants(bench: Bench, hints: list[Hint]) -> Counter[str]:
+    return Counter(bench.scope(hint.job_id).tenant_id for hint in hints)
+
+
+def test_a_tenant_with_many_jobs_cannot_keep_out_one_with_few(bench: Bench) -> None:
+    of_tenant(bench, "many", 60)
+    few = of_tenant(bench, "few", 5)  # planned last, so they have waited least
+    taken = due(bench, limit=10)
+    assert tenants(bench, taken) == {"many": 5, "few": 5}
+    assert set(few) <= set(ids(taken))
+
+
+def test_who_has_least_in_flight_is_next(bench: Bench) -> None:
+    of_tenant(bench, "first", 10)
+    assert tenants(bench, due(bench, limit=6)) == {"first": 6}
+    of_tenant(bench, "second", 10)
+    assert tenants(bench, due(bench, limit=4)) == {"second": 4}
+    assert tenants(bench, due(bench, limit=4)) == {"second": 3, "first": 1}
+
+
+def test_what_a_tenant_has_no_use_for_goes_to_the_others(bench: Bench) -> None:
+    of_tenant(bench, "a", 1)
+    of_tenant(bench, "b", 3)
+    of_tenant(bench, "c", 50)
+    assert tenants(bench, due(bench, limit=30)) == {"a": 1, "b": 3, "c": 26}
+
+
+def test_a_higher_priority_goes_before_another_tenants_turn(bench: Bench) -> None:
+    of_tenant(bench, "urgent", 8, priority=5)
+    of_tenant(bench, "patient", 8)
+    assert tenants(bench, due(bench, limit=8)) == {"urgent": 8}
+    assert tenants(bench, due(bench, limit=8)) == {"patient": 8}
+
+
+def test_jobs_whose_time_has_not_come_hold_up_nobody(bench: Bench) -> None:
+    of_tenant(bench, "a", 5, priority=9, not_before="2040-01-01")
+    of_tenant(bench, "b", 5, not_before="2040-01-01")
+    of_tenant(bench, "c", 2)
+    assert tenants(bench, due(bench)) == {"c": 2}
+
+
+def test_jobs_behind_those_of_a_host_that_has_enough_are_sent_the_oldest_host_first(bench: Bench) -> None:
+    busy = jobs_on(bench, *["busy"] * 8)
+    behind = jobs_on(bench, "z", "y", "y", "x")
+    for number, job_id in enumerate((*busy, *behind)):
+        bench.set(job_id, due_at=after(-100.0 + number))
+    assert ids(due(bench, limit=2, per_host=2)) == busy[:2]
+    assert ids(due(bench, limit=3, per_host=2)) == behind[:3]
+    assert ids(due(bench, limit=3, per_host=2)) == behind[3:]
+
+
+def test_where_there_are_more_tenants_than_a_round_looks_at_the_next_one_goes_on_behind_them(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dlpipe.db.due.MAX_TENANTS", 3)
+    for number in range(8):
+        of_tenant(bench, f"t{number}", 2)
+    of_tenant(bench, "low", 1, priority=-1)
+    rounds = [tenants(bench, due(bench, limit=3)) for _ in range(3)]
+    assert [*rounds[0], *rounds[1]] == [f"t{number}" for number in range(6)]
+    assert {"t6", "t7"} <= set(rounds[2])
+    for _ in range(8):
+        due(bench)
+    assert due(bench) == []  # and everybody has come to his turn, the low priority too
+    assert Counter(row["published_at"] is None for row in all_rows(bench)) == {False: 17}
+
+
+def all_rows(bench: Bench) -> list[sa.RowMapping]:
+    with looking(bench.database) as connection:
+        return list(connection.execute(sa.select(artifact_jobs)).mappings())
+
+
+def test_two_dispatchers_do_not_fill_the_window_twice(bench: Bench) -> None:
+    for _ in range(60):
+        bench.job()
+    together = Barrier(4)
+
+    def one(_: int) -> int:
+        together.wait()
+        return len(due(bench, limit=20, window=20))
+
+    with ThreadPoolExecutor(4) as pool:
+        assert sum(pool.map(one, range(4))) == 20
+
+
+# ── pages of holders, and mirrors that are stale ──────────────────────────────────────────────────
+
+
+def test_leases_that_ran_out_are_read_page_by_page(bench: Bench) -> None:
+    jobs = [bench.job() for _ in range(7)]
+    for job_id in jobs:
+        bench.hold("head", job_id)
+        bench.set(job_id, lease_until=after(-5.0))  # several at the very same moment
+    with bench.database.engine.begin() as connection:
+        connection.execute(sa.update(artifact_jobs).values(lease_until=sa.select(after(-5.0)).scalar_subquery()))
+    for read in ("expired", "held"):
+        found: list[str] = []
+        last = None
+        while True:
+            with bench.database.read() as unit:
+                page = getattr(unit.backlog, read)(3, last)
+            found += [one.job.job_id for one in page]
+            if len(page) < 3:
+                break
+            last = page[-1]
+        assert sorted(found) == sorted(jobs)
+        with bench.database.engine.begin() as connection:
+            connection.execute(sa.update(artifact_jobs).values(lease_until=sa.select(after(500.0)).scalar_subquery()))
+
+
+@pytest.mark.parametrize("state", [S.DEDUPED, S.SKIPPED_DUPLICATE, S.CANCELED, S.FAILED])
+def test_a_mirror_on_a_job_at_its_end_is_cleared_once_it_ran_out(bench: Bench, state: State) -> None:
+    job_id = bench.in_state(state)
+    bench.set(job_id, lease_owner="gone", lease_until=after(500.0))
+    with bench.database.read() as unit:
+        (held,) = unit.backlog.held(ALL)
+    before = bench.row(job_id)
+    with bench.database.write() as unit:
+        assert unit.backlog.clear_mirror(held) is False  # it has not run out
+    bench.expire(job_id)
+    with bench.database.write() as unit:
+        assert unit.backlog.clear_mirror(replace(held, token="another")) is False
+        assert unit.backlog.clear_mirror(held) is True
+        assert unit.backlog.clear_mirror(held) is False
+    assert bench.row(job_id) == {**before, "lease_owner": None, "lease_until": None}
+
+
+def test_the_mirror_of_a_job_in_its_run_is_not_cleared_but_an_orphan(bench: Bench) -> None:
+    job = abandoned(bench, S.STREAMING)
+    with bench.database.write() as unit:
+        assert unit.backlog.clear_mirror(Held(job, "t")) is False
+
+
+def test_a_mirror_on_a_job_that_is_due_is_cleared_and_the_job_stays_due(bench: Bench) -> None:
+    job_id = bench.job()
+    bench.set(job_id, lease_owner="gone", lease_until=after(-1.0))
+    with bench.database.write() as unit:
+        (held,) = unit.backlog.expired(ALL)
+        assert unit.backlog.orphan(held, None) is False
+        assert unit.backlog.clear_mirror(held) is True
+    assert ids(due(bench)) == [job_id]
+
+
+# ── what staging asks ─────────────────────────────────────────────────────────────────────────────
+
+ENDED = (S.DEDUPED, S.SKIPPED_DUPLICATE, S.CANCELED, S.FAILED)
+
+
+@pytest.mark.parametrize("state", list(S))
+def test_a_part_is_wanted_as_long_as_a_job_that_goes_by_it_is_not_at_its_end(bench: Bench, state: State) -> None:
+    job_id = bench.in_state(state, url="https://example.com/x")
+    part = part_slug("default", "https://example.com/x")
+    with bench.database.read() as unit:
+        assert unit.backlog.wanted_parts([part, "0" * 16]) == (set() if state in ENDED else {part})
+        assert unit.backlog.wanted_parts([]) == set()
+        assert unit.backlog.known([job_id, UNKNOWN, "job"]) == {job_id}
+    if state in (S.FAILED, S.DEDUPED):  # a further run is wanted
+        bench.set(job_id, due_at=after(500.0))
+        with bench.database.read() as unit:
+            assert unit.backlog.wanted_parts([part]) == {part}
+
+
+def test_a_part_is_wanted_by_any_job_of_its_tenant_and_by_no_other(bench: Bench) -> None:
+    url = "https://example.com/x"
+    bench.in_state(S.CANCELED, url=url, artifact_id="one")
+    part = part_slug("default", url)
+    bench.job(url=url, tenant_id="other")
+    with bench.database.read() as unit:
+        assert unit.backlog.wanted_parts([part]) == set()
+    bench.job(url=url, artifact_id="two")
+    with bench.database.read() as unit:
+        assert unit.backlog.wanted_parts([part]) == {part}
+
+
+def test_a_job_is_read_as_workers_see_it(bench: Bench) -> None:
+    job_id = bench.job(tenant_id="other")
+    with bench.database.read() as unit:
+        found = unit.backlog.get(job_id)
+        assert (unit.backlog.get(UNKNOWN), unit.backlog.get("none")) == (None, None)
+    assert found is not None
+    assert (found.job_id, found.scope.tenant_id, found.state, found.fence) == (job_id, "other", S.PLANNED, 0)
+
+
+def test_a_walk_goes_on_where_it_was_put(bench: Bench) -> None:
+    with bench.database.write() as unit:
+        assert unit.cursors.get("files") == ""
+        unit.cursors.put("files", "a/b")
+        unit.cursors.put("files", "a/c")
+        unit.cursors.put("rows", "")
+    with bench.database.read() as unit:
+        assert (unit.cursors.get("files"), unit.cursors.get("rows")) == ("a/c", "")

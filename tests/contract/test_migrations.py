@@ -4,19 +4,30 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import uuid
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
+from alembic import command
 from alembic.autogenerate import compare_metadata
+from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 
 from dlpipe.core.errors import DlpipeError, Misconfigured
+<<<<<<< HEAD
+from dlpipe.core.layout import part_slug
+=======
+from dlpipe.core.model import Scope
+from dlpipe.core.states import Status
+>>>>>>> reopen
 from dlpipe.db import SqlDatabase, schema
+from dlpipe.db.clock import now
 from dlpipe.db.migrate import migrate
-from dlpipe.db.schema import metadata
+from dlpipe.db.schema import artifact_jobs, jobs, metadata
 from tests.ledgers import Bench, everything, looking, spec
 
 HEAD = schema.SCHEMA_VERSION
@@ -97,6 +108,32 @@ def test_migrating_twice_is_harmless(empty: SqlDatabase) -> None:
     assert everything(empty) == before
 
 
+def test_rows_of_the_first_schema_are_kept_and_have_no_purpose(empty: SqlDatabase) -> None:
+    config = Config()
+    config.set_main_option("script_location", str(MIGRATIONS))
+    with empty.engine.begin() as connection:
+        config.attributes["connection"] = connection
+        command.upgrade(config, "0001")
+        job = "00000000-0000-5000-8000-000000000001"
+        at = connection.scalar(sa.select(now()))
+        connection.execute(
+            sa.insert(jobs).values(
+                job_id=job, tenant_id="t", project_id="p", job_type="artifact_download", status="completed",
+                idempotency_key="k", created_at=at, updated_at=at,
+            )
+        )  # fmt: skip
+        connection.execute(
+            sa.insert(artifact_jobs).values(
+                job_id=job, work_id="w", artifact_id="a", canonical_url="u", request_url="u", host="h", state="DEDUPED",
+            )
+        )  # fmt: skip
+    assert migrate(empty) == ("0001", HEAD)
+    found = Bench(empty).row(job)
+    assert (found["state"], found["run"], found["purpose"]) == ("DEDUPED", 0, None)
+    with empty.write() as unit:
+        assert unit.owned(Scope("t", "p")).refresh(job) is Status.PENDING
+
+
 def test_an_older_schema_is_refused_until_it_is_migrated(database: SqlDatabase) -> None:
     say_version(database, "0000")
     assert code_of(database) == "schema_behind"
@@ -121,9 +158,27 @@ def test_a_migration_that_fails_leaves_nothing_behind(empty: SqlDatabase) -> Non
     assert empty.schema_version() is None
 
 
+def migrate_to(database: SqlDatabase, revision: str, *, one_before: bool = False) -> None:
+    """Only so far; `one_before`: to the one that this revision builds on."""
+    found = ScriptDirectory(str(MIGRATIONS)).get_revision(revision)
+    config = Config()
+    config.set_main_option("script_location", str(MIGRATIONS))
+    with database.engine.begin() as connection:
+        config.attributes["connection"] = connection
+        command.upgrade(config, str(found.down_revision) if one_before else revision)
+
+
+def _stored_now(database: SqlDatabase) -> object:
+    """A time as the tables hold it."""
+    return datetime.now(UTC) if database.url.get_backend_name() == "postgresql" else 0
+
+
 MIGRATE = """
 import sys
+from dlpipe.core.model import Scope
+from dlpipe.core.states import Status
 from dlpipe.db import SqlDatabase
+from dlpipe.db.clock import now
 from dlpipe.db.migrate import migrate
 sys.stdin.readline()
 database = SqlDatabase(sys.argv[1])
@@ -154,3 +209,34 @@ def test_a_ledger_is_made_in_a_folder_that_is_not_there_yet(tmp_path: Path) -> N
     database = SqlDatabase(f"sqlite:///{tmp_path / 'new' / 'folder' / 'ledger.db'}")
     assert migrate(database) == (None, HEAD)
     database.close()
+
+
+def test_jobs_that_were_there_before_get_their_tenant_and_the_name_of_their_part(empty: SqlDatabase) -> None:
+    """0003: what dispatch and staging go by is filled in, also for jobs of another tenant; ended jobs want no part."""
+    migrate_to(empty, "0003", one_before=True)
+    ids = {}
+    with empty.engine.begin() as connection:
+        for tenant, state in (("default", "PLANNED"), ("other", "FAILED"), ("other", "DEDUPED")):
+            job_id = str(uuid.uuid4())
+            ids[job_id] = (tenant, state)
+            connection.execute(
+                sa.text(
+                    "INSERT INTO jobs (job_id, tenant_id, project_id, job_type, status, idempotency_key, created_at, "
+                    "updated_at) VALUES (:job, :tenant, 'default', 'artifact_download', 'pending', :key, :at, :at)"
+                ),
+                {"job": job_id, "tenant": tenant, "key": job_id, "at": _stored_now(empty)},
+            )
+            connection.execute(
+                sa.text(
+                    "INSERT INTO artifact_jobs (job_id, work_id, artifact_id, canonical_url, request_url, host, state) "
+                    "VALUES (:job, 'w', 'a', 'https://example.com/x', 'https://example.com/x', 'example.com', :state)"
+                ),
+                {"job": job_id, "state": state},
+            )
+    migrate(empty)
+    with looking(empty) as connection:
+        rows = connection.execute(sa.select(schema.artifact_jobs)).all()
+    assert {row.job_id: (row.tenant_id, row.state) for row in rows} == ids
+    for row in rows:
+        wanted = None if row.state == "DEDUPED" else part_slug(row.tenant_id, "https://example.com/x")
+        assert row.part == wanted

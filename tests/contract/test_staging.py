@@ -17,11 +17,11 @@ import pytest
 from dlpipe.core.errors import LeaseLost, Permanent, Postponed, Retryable, StageFailure
 from dlpipe.core.ports import Part, Staging
 from dlpipe.store import LocalStaging
-from dlpipe.store.staging import CHECKPOINT_BYTES
+from dlpipe.store.staging import VOUCH_BYTES
 from tests.parts import URL, begun, claim, facts, file_of
 from tests.world import some_bytes, staged
 
-MIB = CHECKPOINT_BYTES
+MIB = VOUCH_BYTES
 BODY = some_bytes(3 * MIB + 500)
 
 HOLDER = """

@@ -30,7 +30,7 @@ class PartMachine(RuleBasedStateMachine):
     def start(self) -> None:
         self.folder = ExitStack()
         self.root = Path(self.folder.enter_context(tempfile.TemporaryDirectory()))
-        self.checkpoint, staging_module.CHECKPOINT_BYTES = staging_module.CHECKPOINT_BYTES, SMALL_CHECKPOINT
+        self.checkpoint, staging_module.VOUCH_BYTES = staging_module.VOUCH_BYTES, SMALL_CHECKPOINT
         self.sparse, staging_module.SPARSE_BYTES = staging_module.SPARSE_BYTES, 2 * SMALL_CHECKPOINT
         self.staging = LocalStaging(self.root)
         self.stack = ExitStack()
@@ -145,7 +145,7 @@ class PartMachine(RuleBasedStateMachine):
         if hasattr(self, "folder"):
             self.stack.close()
             self.folder.close()
-            staging_module.CHECKPOINT_BYTES, staging_module.SPARSE_BYTES = self.checkpoint, self.sparse
+            staging_module.VOUCH_BYTES, staging_module.SPARSE_BYTES = self.checkpoint, self.sparse
 
 
 TestPart = PartMachine.TestCase

@@ -14,11 +14,11 @@ import pytest
 from dlpipe.core.errors import Postponed
 from dlpipe.core.ports import Staging
 from dlpipe.store import LocalStaging
-from dlpipe.store.staging import CHECKPOINT_BYTES
+from dlpipe.store.staging import VOUCH_BYTES
 from tests.parts import begun, claim, facts, file_of, sidecar_of
 from tests.world import some_bytes
 
-MIB = CHECKPOINT_BYTES
+MIB = VOUCH_BYTES
 BODY = some_bytes(3 * MIB + 500)
 
 
@@ -98,7 +98,7 @@ def torn(text: bytes) -> bytes:
 
 
 def garbled(text: bytes) -> bytes:
-    return text.replace(b"[[3", b"[[9")
+    return text.replace(b"\n3 ", b"\n9 ")
 
 
 @pytest.mark.parametrize(
@@ -113,8 +113,24 @@ def garbled(text: bytes) -> bytes:
         lambda text: signed({"v": 99}),
         lambda text: signed({"v": 1, "checkpoints": "no"}),
         lambda text: signed([1]),
+        lambda text: text.replace(b"\n3 ", b"\n-3 "),
+        lambda text: text.replace(b" ", b"\xff"),
+        lambda text: b"{" + text,
     ],
-    ids=["torn", "garbled", "empty", "no text", "a list", "no body", "a newer one", "no marks", "no record"],
+    ids=[
+        "torn",
+        "garbled",
+        "empty",
+        "no text",
+        "a list",
+        "no body",
+        "a newer one",
+        "no marks",
+        "no record",
+        "a number",
+        "bytes",
+        "a head",
+    ],
 )
 def test_a_torn_or_garbled_sidecar_vouches_for_nothing(
     staging: Staging, tmp_path: Path, harm: Callable[[bytes], bytes]
@@ -128,6 +144,31 @@ def test_a_torn_or_garbled_sidecar_vouches_for_nothing(
     with claim(staging) as part:
         assert part.facts is None
         assert part.verify(3) == 0
+
+
+def test_checkpoints_are_added_and_only_whole_lines_in_their_order_count(staging: Staging, tmp_path: Path) -> None:
+    data = bytes(range(250)) * 16
+    with claim(staging) as part:
+        part.begin(facts(4000))
+        for begin in range(0, 4000, 1000):
+            part.write(data[begin : begin + 1000])
+            part.flush()
+    side = sidecar_of(tmp_path)
+    head, *notes, end = side.read_bytes().split(b"\n")
+    assert (len(notes), end) == (4, b"")
+    for kept, good in (
+        (notes, 4000),
+        ([*notes[:2], notes[2][:-1]], 2000),
+        ([*notes[:2], notes[3], notes[2]], 4000),
+        ([notes[0], notes[2], notes[1]], 3000),
+        ([notes[1], b"", notes[2]], 2000),
+    ):
+        side.write_bytes(b"\n".join([head, *kept]))
+        with claim(staging) as part:
+            assert part.facts is not None
+            assert part.facts.good == good
+            assert part.verify(4000) == good
+        side.write_bytes(b"\n".join([head, *kept]))
 
 
 def test_a_sidecar_of_another_file_vouches_for_nothing(staging: Staging, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 import redis
 
 from dlpipe.core.errors import LeaseLost, LeaseUnavailable
-from dlpipe.lease.heartbeat import HeldLease
+from dlpipe.lease.held import HeldLease
 from dlpipe.lease.lock import RedisLeases
 from dlpipe.lease.stops import PREFIX, Stops
 from tests.servers import Valkey, wait_until
@@ -89,7 +89,7 @@ def test_one_question_for_all_jobs_and_none_between_the_looks(make: Make, client
         stops.remove(lease)
     assert stops.look()
     assert len(asked) == 1  # nothing held, nothing asked
-    stops.close()
+    stops.stop()
 
 
 def test_a_redis_that_is_away_stops_nobody_and_cannot_be_told(valkey: Valkey) -> None:
@@ -101,4 +101,4 @@ def test_a_redis_that_is_away_stops_nobody_and_cannot_be_told(valkey: Valkey) ->
         stops.add(lease)
         assert not stops.look()
         lease.check()
-        stops.close()
+        stops.stop()

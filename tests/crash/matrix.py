@@ -330,9 +330,7 @@ def _everything(site: Site, kind: Kind) -> tuple[Any, Any]:
         return world.everything(), world.blobs()
 
 
-def heal(
-    site: Site, kind: Kind, job_id: str, again: str = "", *, litter: bool = False
-) -> tuple[int, list[str]]:
+def heal(site: Site, kind: Kind, job_id: str, again: str = "", *, litter: bool = False) -> tuple[int, list[str]]:
     """What the others do from then on: after how many rounds of reconcile the job was at its end, and what is wrong.
 
     `again`: before anything is healed, the broker hands out the message that the dead worker held in that step.

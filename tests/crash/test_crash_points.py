@@ -1,6 +1,7 @@
 """A worker is killed at every named point; whoever comes next ends the job as if nothing had been.
 
-Effects are performed again or found done, recorded once, and leave one file, one record, and no litter. What other faults do there: see the crash matrix (matrix.py).
+Effects are performed again or found done, recorded once, and leave one file, one record, and no litter.
+What other faults do there: see the crash matrix (matrix.py).
 """
 
 from __future__ import annotations
@@ -121,7 +122,7 @@ def test_whoever_is_killed_the_job_ends_once(
     world.run_to(stage, job_id)
     world.source.asked.clear()
 
-    kill(die_in_stage, site, stage, job_id, 1, point, 3 if point == "stream.chunk" else 1)
+    kill(die_in_stage, site, stage, job_id, 1, point, 8 if point == "stream.chunk" else 1)
     if carried_on_by == "a new run":
         heal(world, job_id, valkey)
     else:
@@ -134,9 +135,11 @@ def test_whoever_is_killed_the_job_ends_once(
     assert len(gets) == (cell.gets_new_run if new_run else cell.gets_same_run)
     streamed = result(world.op(job_id, OpType.STREAM))
     if new_run and cell.resumes:
-        assert streamed["resumed_from_bytes"] == cell.resumes
-        assert streamed["bytes_written"] == len(BODY) - cell.resumes
-        assert [get.start for get in gets] == [cell.resumes] * len(gets)
+        resumed = int(str(streamed["resumed_from_bytes"]))
+        # In the middle of a body the hash, and what it vouches for, is up to a MiB behind what was written.
+        assert cell.resumes <= resumed < cell.resumes + (MIB if point == "stream.chunk" else 1)
+        assert streamed["bytes_written"] == len(BODY) - resumed
+        assert [get.start for get in gets] == [resumed] * len(gets)
     placed = result(world.op(job_id, OpType.FINALIZE))
     assert placed["already_there"] == cell.found
     if stage == "dedupe":

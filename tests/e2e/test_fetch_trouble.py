@@ -78,27 +78,31 @@ def test_one_file_that_cannot_be_placed_keeps_its_status_and_is_told(
     assert "Traceback" not in ran.err
 
 
-def test_a_finished_file_that_is_gone_or_damaged_is_told_and_comes_again_under_another_name(
+def test_a_finished_file_that_is_gone_or_damaged_is_brought_back_by_the_same_fetch(
     command: Command, web: WebServer
 ) -> None:
     url = web.put("/a.bin", BODY)
-    path = Path(command.run("fetch", url, "--json").record["path"])
+    first = command.run("fetch", url, "--json").record
+    path = Path(first["path"])
     path.chmod(0o644)
     path.write_bytes(BODY[::-1])
     assert command.run("fetch", url, "--json").record["status"] == "skipped", "without a hash it is not read"
-    damaged = command.run("fetch", url, "--sha256", DIGEST, "--json")
-    assert (damaged.code, damaged.record["status"], damaged.record["error_code"]) == (1, "failed", "file_damaged")
     other = command.run("fetch", url, "--sha256", "0" * 64, "--json")
     assert (other.code, other.record["error_code"]) == (1, "sha256_mismatch")
-    path.write_bytes(b"short")
-    assert command.run("fetch", url, "--json").record["error_code"] == "file_damaged"
-    path.unlink()
-    missing = command.run("fetch", url, "--json")
-    assert (missing.code, missing.record["error_code"]) == (1, "file_missing")
-    assert "--artifact" in missing.err
-    again = command.run("fetch", url, "--artifact", "again", "--json")
-    assert (again.code, again.record["status"]) == (0, "completed"), again.err
-    assert Path(again.record["path"]).read_bytes() == BODY
+    assert f"dlpipe refresh {first['job_id']}" in other.err
+    for again in (("--sha256", DIGEST), ()):
+        ran = command.run("fetch", url, *again, "--json")
+        assert (ran.code, ran.record["status"], ran.record["error_code"]) == (0, "completed", None), ran.err
+        assert (ran.record["artifact_uuid"], ran.record["path"]) == (first["artifact_uuid"], first["path"])
+        assert path.read_bytes() == BODY
+        path.unlink()
+    web.drop("/a.bin")
+    gone = command.run("fetch", url, "--json")
+    assert (gone.code, gone.record["status"], gone.record["error_code"]) == (1, "failed", "http_404")
+    shown = command.run("show", first["job_id"], "--json").record
+    (result,) = shown["results"]
+    assert (result["artifact_uuid"], result["fault"], shown["purpose"]) == (first["artifact_uuid"], "missing", "repair")
+    assert "missing since" in command.run("show", first["job_id"]).out
 
 
 def test_a_wait_is_told_once_and_given_up_after_the_timeout(command: Command, busy: str) -> None:

@@ -45,6 +45,8 @@ class FakeAnswer:
     body: Sequence[Piece]
     final_url_sha256: str
     framing: str = "length"
+    _pieces: Iterator[bytes] | None = None
+    _left: bytes = b""
 
     def chunks(self) -> Iterator[bytes]:
         for piece in self.body:
@@ -54,6 +56,15 @@ class FakeAnswer:
                 raise piece
             else:
                 piece()
+
+    def read_into(self, buffer: memoryview) -> int:
+        if self._pieces is None:
+            self._pieces = filter(None, self.chunks())
+        piece = self._left or next(self._pieces, b"")
+        size = min(len(piece), len(buffer))
+        buffer[:size] = piece[:size]
+        self._left = piece[size:]
+        return size
 
 
 @dataclass(frozen=True)

@@ -61,10 +61,10 @@ class Machine(RuleBasedStateMachine):
         fate=st.sampled_from(["fine", "death", "failure", "give back", "cancel", "regret", "overtaken", "loss"]),
     )  # fmt: skip
     def work(self, number: int, stages: int, sha: str, failure: Failure, chance: float, fate: str) -> None:
-        """A worker to which nothing happens before its last stage. A job at its end is retried, or makes way."""
+        """A worker to which nothing happens before its last stage. A job at its end runs once more, or makes way."""
         job = self.slots[number]
-        if job.status == "failed" and chance:
-            self.moves.retry(job, OWN)
+        if job.ended and job.state != "CANCELED" and chance:
+            self._once_more(job, fate)
             self.moves.check()
         elif job.ended and len(self.moves.jobs) < len(SPECS):
             job = self.slots[number] = self.moves.new_job()
@@ -79,6 +79,14 @@ class Machine(RuleBasedStateMachine):
             else:
                 self._end(fate, job, work, sha, failure, chance)
             self.moves.check()
+
+    def _once_more(self, job: Job, fate: str) -> None:
+        if job.status == "failed" and fate != "fine":
+            self.moves.retry(job, OWN)
+        elif job.status != "failed" and fate in ("death", "loss", "overtaken"):
+            self.moves.reopen(job)
+        else:
+            self.moves.refresh(job, OWN)
 
     def _next(self, job: Job) -> Work | None:
         # Of the stage whose claim enters its state, only the ledger knows whether it is done.
@@ -167,13 +175,36 @@ class Machine(RuleBasedStateMachine):
             case _:
                 self.moves.unpublish(self.slots[number])
 
-    @rule(number=which, kind=st.sampled_from(["plan", "retry", "retry", "cancel"]), scope=scopes)
+    @rule(number=which, sha=shas, lost=st.booleans())
+    def duplicate(self, number: int, sha: str, lost: bool) -> None:
+        """A job that ends as a duplicate, and runs once more."""
+        job = self.slots[number]
+        work = None if job.ended or job.next_stage() != "head" else self._next(job)
+        self.moves.check()
+        if work is not None:
+            self.moves.finish(work, sha, skips=True)
+            self.moves.check()
+            self.moves.reopen(job) if lost else self.moves.refresh(job, OWN)
+            self.moves.check()
+            self._next(job)
+
+    @rule(number=which, kind=st.sampled_from(["lost", "lost", "seen before", "mend"]), sha=shas)
+    def files(self, number: int, kind: str, sha: str) -> None:
+        match kind:
+            case "mend":
+                self.moves.mend(sha)
+            case _:
+                self.moves.reopen(self.slots[number], age=kind == "seen before")
+
+    @rule(number=which, kind=st.sampled_from(["plan", "retry", "retry", "refresh", "refresh", "cancel"]), scope=scopes)
     def owner(self, number: int, kind: str, scope: Scope) -> None:
         match kind:
             case "plan":
                 self.moves.plan_again(self.slots[number])
             case "retry":
                 self.moves.retry(self.slots[number], scope)
+            case "refresh":
+                self.moves.refresh(self.slots[number], scope)
             case _:
                 self.moves.cancel(self.slots[number], scope)
 
@@ -198,6 +229,7 @@ def drive(database: SqlDatabase, look: Look, examples: int, at_least: int) -> Co
     assert counts["claims"] >= at_least / 10
     assert counts["late writes"] >= at_least / 50
     assert counts["replays"] >= at_least / 500
+    assert min(counts["refreshes"], counts["reopened"]) >= at_least / 1000
     return counts
 
 
@@ -206,7 +238,7 @@ def test_the_ledger_on_sqlite_does_what_the_model_says(sqlite_url: str) -> None:
     # No power is cut here, and the disk would take most of the time.
     event.listen(database.engine, "connect", lambda raw, _: raw.execute("PRAGMA synchronous=OFF").close())
     eye = sqlite3.connect(str(database.sqlite_file), isolation_level=None)
-    counts = drive(database, lambda query: eye.execute(query).fetchall(), examples=480, at_least=40_000)
+    counts = drive(database, lambda query: eye.execute(query).fetchall(), examples=520, at_least=40_000)
     eye.close()
     database.close()
     assert {pair for pair in EDGES - NEVER if not counts[pair]} == set()  # every step of the table was taken
@@ -216,5 +248,5 @@ def test_the_ledger_on_postgresql_does_what_the_model_says(postgres: Postgres, p
     database = SqlDatabase(postgres_url)
     with psycopg.connect(host=str(postgres.socket_dir), user="postgres", dbname=database.url.database) as eye:
         eye.autocommit = True
-        drive(database, lambda query: eye.execute(query).fetchall(), examples=130, at_least=10_000)
+        drive(database, lambda query: eye.execute(query).fetchall(), examples=145, at_least=10_000)
     database.close()

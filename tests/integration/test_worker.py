@@ -8,42 +8,20 @@ import os
 import socket
 import subprocess
 import sys
-import tempfile
 import urllib.request
 import zipfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from dlpipe.core import flow
-from tests.fleet import QUICK, REPOSITORY, Fleet, is_gone
-from tests.servers import Valkey, wait_until
+from tests.fleet import REPOSITORY, Fleet, is_gone
+from tests.servers import wait_until
 from tests.webserver import WebServer
 from tests.world import sha256
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
-
-
-@pytest.fixture(scope="module")
-def broker() -> Iterator[Valkey]:
-    with tempfile.TemporaryDirectory(prefix="dl") as directory, Valkey(directory) as server:
-        yield server
-
-
-@pytest.fixture
-def web() -> Iterator[WebServer]:
-    with WebServer() as server:
-        yield server
-
-
-@pytest.fixture
-def fleet(broker: Valkey, tmp_path: Path) -> Iterator[Fleet]:
-    with broker.client() as client:
-        client.flushall()
-    with Fleet(tmp_path / "home", broker, **QUICK) as fleet:
-        yield fleet
 
 
 def some_files(web: WebServer, count: int, size: int = 20_000) -> dict[str, bytes]:

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
-import tempfile
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from tests.fleet import QUICK, Fleet
-from tests.servers import Valkey
+from dlpipe.store.sidecar import Sidecar
+from tests.fleet import Fleet
 from tests.webserver import WebServer
 from tests.world import blobs, staged
 
@@ -24,26 +20,6 @@ SIZE = 6 * MIB
 OVERLAP = 65_536
 """What is held is compared with the server's over its last bytes before it is gone on with."""
 HALF = 3 * MIB + 1000
-
-
-@pytest.fixture(scope="module")
-def broker() -> Iterator[Valkey]:
-    with tempfile.TemporaryDirectory(prefix="dl") as directory, Valkey(directory) as server:
-        yield server
-
-
-@pytest.fixture
-def web() -> Iterator[WebServer]:
-    with WebServer() as server:
-        yield server
-
-
-@pytest.fixture
-def fleet(broker: Valkey, tmp_path: Path) -> Iterator[Fleet]:
-    with broker.client() as client:
-        client.flushall()
-    with Fleet(tmp_path / "home", broker, **QUICK) as fleet:
-        yield fleet
 
 
 def test_a_worker_stopped_beyond_its_lease_changes_nothing_when_it_wakes_up(fleet: Fleet, web: WebServer) -> None:
@@ -120,10 +96,10 @@ def vouched(fleet: Fleet) -> int:
     """How many bytes the sidecar of the one part vouches for."""
     for side in (fleet.home / "store" / ".staging").rglob("*.json"):
         try:
-            marks = json.loads(json.loads(side.read_text())["body"])["checkpoints"]
+            found = Sidecar.load(side.read_bytes())
         except FileNotFoundError:
             continue
-        return int(marks[-1][0]) if marks else 0
+        return found.checkpoints[-1].offset if found and found.checkpoints else 0
     return 0
 
 

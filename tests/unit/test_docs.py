@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 import pytest
 
-from dlpipe import cli, settings
+from dlpipe import cli, settings, verify
 from ops import docs
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -115,6 +115,15 @@ def test_settings_table_has_every_setting_with_its_variable_and_default(
 def test_variables_named_in_files_for_people_are_settings(file: str) -> None:
     named = set(re.findall(r"\bDLPIPE_[A-Z0-9_]*[A-Z0-9]\b", (ROOT / file).read_text(encoding="utf-8")))
     assert named <= {*settings.names().values(), settings.CONFIG_ENV}
+
+
+# ── findings ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_findings_of_the_checker_are_listed_with_their_sentences() -> None:
+    section = OPERATIONS.split("\n## Checking the whole\n")[1].split("\n## ")[0]
+    listed = re.findall(r"^\| `([a-z_]+)` \| (.+) \|$", section, re.MULTILINE)
+    assert listed == [*verify.FINDINGS.items(), *verify.NOTES.items()]
 
 
 # ── error codes ───────────────────────────────────────────────────────────────────────────────────

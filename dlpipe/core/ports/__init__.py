@@ -3,11 +3,11 @@
 One contract suite in tests/contract/ runs on every adapter and fake of a port.
 """
 
-from dlpipe.core.ports.blobs import Adopted, BlobStore, Foreign, Part, Staging
+from dlpipe.core.ports.blobs import Adopted, BlobStore, Foreign, Part, Staged, Staging, StoredFile
 from dlpipe.core.ports.jobs import Backlog, Claim, Claimed, Held, Hint, Jobs, Owned, Past, Refused
 from dlpipe.core.ports.leases import Lease, Leases, Progress, Publisher, Reservations
-from dlpipe.core.ports.ledger import Database, FirstCopy, KnownBlob, Ledger, Registry, StartedOp, Unit
-from dlpipe.core.ports.sources import Answer, Source, TorrentClient
+from dlpipe.core.ports.ledger import Cursors, Database, FirstCopy, KnownBlob, Ledger, Registry, StartedOp, Unit
+from dlpipe.core.ports.sources import Answer, Flips, Source, TorrentClient
 
 __all__ = [
     "Adopted",
@@ -16,8 +16,10 @@ __all__ = [
     "BlobStore",
     "Claim",
     "Claimed",
+    "Cursors",
     "Database",
     "FirstCopy",
+    "Flips",
     "Foreign",
     "Held",
     "Hint",
@@ -35,8 +37,10 @@ __all__ = [
     "Registry",
     "Reservations",
     "Source",
+    "Staged",
     "Staging",
     "StartedOp",
+    "StoredFile",
     "TorrentClient",
     "Unit",
 ]

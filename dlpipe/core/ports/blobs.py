@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol
@@ -12,6 +12,34 @@ from dlpipe.core.layout import Place
 from dlpipe.core.quota import Room
 from dlpipe.core.remote import PartFacts, RemoteFacts
 from dlpipe.core.results import DedupeAction
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """What lies in staging under one name: a part with its sidecar, or something else. Ages are of the last change."""
+
+    path: str
+    part: str | None
+    """The name that its job has for it; None when it is no part."""
+    temporary: bool
+    """Made on the way to something else: nobody looks for it once its maker is gone."""
+    job_id: str | None
+    """Who held it last, as far as a whole sidecar says so; without one no byte of it is vouched for."""
+    size: int
+    age_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class StoredFile:
+    """A file in the store's folders. `path` is relative to the root; ages are of the last change."""
+
+    path: str
+    pointer: str | None
+    """What rows call it, if its name is one that blobs have. Says nothing about its bytes."""
+    size: int
+    age_s: float
+    ours: bool
+    """It stands where blobs stand. Anything else is somebody else's, and left alone."""
 
 
 class Part(Protocol):
@@ -41,11 +69,20 @@ class Part(Protocol):
     def rewind(self, offset: int) -> int:
         """Go back to `offset`, which is at most what was verified or written; answer where that is."""
 
+    def buffer(self) -> memoryview:
+        """Memory to be filled for `write`; what was not written from it is lost at the next call."""
+
     def write(self, data: bytes | memoryview) -> None:
-        """Append at the offset, and checkpoint now and then."""
+        """Append at the offset, and checkpoint now and then; what lies in a buffer must not be touched any more."""
 
     def flush(self) -> None:
         """Let the sidecar vouch for every byte written so far."""
+
+    def promise(self, sha256: str) -> None:
+        """Put on record, before they come, that the next bytes fit only if the file has this sha256 in the end.
+
+        What is held counts for nobody who does not want that file, until all of it is thrown away.
+        """
 
     @property
     def begun(self) -> RemoteFacts | None:
@@ -82,6 +119,15 @@ class Staging(Protocol):
     def room(self, tenant: str, canonical_url: str) -> Room:
         """The volume that parts lie on, and what this URL's part takes of it. Makes and locks nothing."""
 
+    def walk(self, after: str, limit: int) -> Sequence[Staged]:
+        """What is staged, in the order of paths, from behind `after` on; fewer than `limit`: that was the end."""
+
+    def discard(self, staged: Staged, older_than_s: float) -> bool:
+        """Remove a part and its sidecar, or a temporary file, under its lock.
+
+        False, and nothing is changed, when somebody holds it, has touched it since, or it is gone.
+        """
+
 
 @dataclass(frozen=True, slots=True)
 class Foreign:
@@ -107,14 +153,23 @@ class BlobStore(Protocol):
 
     def place(self, tenant: str, project: str, sha256: str, ext: str) -> Place: ...
 
+    def place_at(self, pointer: str) -> Place:
+        """The place that a pointer of this store names."""
+
     def publish(self, part: Part, place: Place, size: int) -> bool:
         """Give the part's bytes, re-hashed, their final name, durably; True when they were there already.
 
         Retryable(`part_damaged`) when the bytes do not hash to the name.
         """
 
+    def size(self, pointer: str) -> int | None:
+        """How large the blob is; None when no file is there. (cheap)"""
+
     def holds(self, pointer: str, size: int) -> bool:
         """Is the blob there with this size? (cheap)"""
+
+    def exists(self, pointer: str) -> bool:
+        """Is anything at all under the blob's name?"""
 
     def is_right(self, pointer: str, sha256: str, size: int) -> bool:
         """Is the blob there and do its bytes hash to its name? (reads it all)"""
@@ -135,6 +190,15 @@ class BlobStore(Protocol):
 
         No symlink is followed on the way to it. Retryable(`torrent_file_missing`, `file_changed`) when it is not there,
         or not as it was announced; Permanent(`file_refused`) when what is there is not a plain file.
+        """
+
+    def walk(self, after: str, limit: int) -> Sequence[StoredFile]:
+        """The files, in the order of paths, from behind `after` on; fewer than `limit`: that was the end."""
+
+    def quarantine(self, path: str) -> bool:
+        """Move a file that is not what its name says aside, below `.quarantine`, over nothing.
+
+        False, and it stays, when it is gone or its bytes hash to its name after all.
         """
 
     def shard(self, pointer: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Protocol
 
 from dlpipe.core.flow import StageRow
@@ -51,6 +52,7 @@ class Held:
 
     job: ArtifactJob
     token: str
+    until: datetime | None = None
 
 
 class Jobs(Protocol):
@@ -87,7 +89,11 @@ class Backlog(Protocol):
     """The jobs that wait for a message or for a holder: what dispatch and reconcile go by, across all tenants."""
 
     def take_due(self, limit: int, window: int, per_host: int) -> list[Hint]:
-        """Mark due jobs as published, as far as the window allows, and answer what to send."""
+        """Mark due jobs as published, as far as the window allows, and answer what to send.
+
+        The highest priority first; within one, tenants share the room, least in flight first; within a tenant, who
+        waits longest. The cost is that of the answer, however many jobs are planned and whatever host is full.
+        """
 
     def waiting(self) -> int:
         """How many jobs wait for a message that was sent: published, held by nobody."""
@@ -98,14 +104,26 @@ class Backlog(Protocol):
     def unpublish(self, job_ids: Sequence[str]) -> None:
         """The messages could not be sent: the jobs are as if never published."""
 
-    def expired(self, limit: int) -> list[Held]:
-        """Jobs whose mirrored lease has run out."""
+    def expired(self, limit: int, after: Held | None = None) -> list[Held]:
+        """Jobs whose mirrored lease has run out, the longest ago first; `after`: the last of the page before."""
 
-    def held(self, limit: int) -> list[Held]:
-        """Jobs whose mirrored lease is live."""
+    def held(self, limit: int, after: Held | None = None) -> list[Held]:
+        """Jobs whose mirrored lease is live; pages as above."""
 
     def orphan(self, held: Held, write: FailureWrite | None) -> bool:
         """Free the job from a dead holder: a new run is due (None), or it fails for good. Guarded by the fence."""
+
+    def get(self, job_id: str) -> ArtifactJob | None:
+        """The job as it stands; None for an unknown one, and for jobs of other kinds."""
+
+    def clear_mirror(self, held: Held) -> bool:
+        """Forget a lease that ran out on a job that nobody may work on any more, or whose run is over (HEAL-5)."""
+
+    def wanted_parts(self, parts: Sequence[str]) -> set[str]:
+        """Which of these names of parts a job that is not at its end goes by."""
+
+    def known(self, job_ids: Sequence[str]) -> set[str]:
+        """Which of these jobs there are at all."""
 
     def reopen(self, job_id: str, fence: int, fault: Fault) -> bool:
         """The job's file is at fault: a new run from the start is due at once, its purpose repair (HEAL-3).
@@ -153,4 +171,4 @@ class Owned(Protocol):
     def artifacts_of(self, job_id: str) -> list[ArtifactRecord]: ...
 
     def measures_of(self, job_id: str) -> Mapping[str, Any] | None:
-        """The manifest row of the job's newest result."""
+        """The manifest row of the job's newest result: the one that its latest run brought, or found unchanged."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -82,6 +82,12 @@ class Registry(Protocol):
     def repoint(self, dedupe_scope: str, sha256: str, old: str, new: str, job_id: str) -> None:
         """The first copy is gone or damaged: this one takes its place."""
 
+    def artifacts_after(self, artifact_uuid: str, limit: int) -> list[ArtifactRecord]:
+        """All registered artifacts in one order, whoever they belong to; empty: from the first one."""
+
+    def registered(self, blobs: Sequence[tuple[str, str]]) -> set[str]:
+        """Which of these (pointer, sha256) some artifact has; answers pointers."""
+
     def add_artifact(self, record: ArtifactRecord) -> None:
         """Register a result and link it to its job; the same record again changes nothing."""
 
@@ -106,6 +112,15 @@ class Registry(Protocol):
         """Write what is measured of an artifact into its manifest row."""
 
 
+class Cursors(Protocol):
+    """Where rounds that see a part of everything go on. Losing one costs a walk from the start."""
+
+    def get(self, name: str) -> str:
+        """Empty at the start."""
+
+    def put(self, name: str, position: str) -> None: ...
+
+
 class Unit(Protocol):
     """One transaction and the repositories that share it."""
 
@@ -117,6 +132,8 @@ class Unit(Protocol):
     def ledger(self) -> Ledger: ...
     @property
     def registry(self) -> Registry: ...
+    @property
+    def cursors(self) -> Cursors: ...
     @property
     def torrents(self) -> Downloads: ...
 

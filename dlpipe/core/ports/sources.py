@@ -26,6 +26,12 @@ class Answer(Protocol):
     def chunks(self) -> Iterator[bytes]:
         """The raw body. Retryable(`body_cut`) when it broke off, Permanent(`protocol_error`) when it is malformed."""
 
+    def read_into(self, buffer: memoryview) -> int:
+        """Put the next bytes of the body into the buffer, at least one; 0 at the end. Fails as `chunks` does.
+
+        Of one answer either this is used or `chunks`.
+        """
+
 
 class Source(Protocol):
     """A server that we ask for files. Failures come as StageFailure with a code; redirects are followed inside."""
@@ -47,6 +53,16 @@ class Source(Protocol):
 
         A range is asked for only under `if_range`, or `unproven`: then the caller compares bytes.
         """
+
+
+class Flips(Protocol):
+    """Hosts whose validators change from answer to answer (row 36), as any worker saw it. Best effort: never fails."""
+
+    def note(self, host: str) -> None:
+        """The host answered a range as if the file were another one."""
+
+    def off(self, host: str) -> bool:
+        """Is resume turned off there? Until the first of its last three flips is an hour old."""
 
 
 class TorrentClient(Protocol):

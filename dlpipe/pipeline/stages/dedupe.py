@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dlpipe.core.flow import OpType
 from dlpipe.core.keys import Scalar
-from dlpipe.core.model import ArtifactJob
+from dlpipe.core.model import NO_JOB, ArtifactJob
 from dlpipe.core.ports import FirstCopy, Unit
 from dlpipe.core.results import DedupeAction, DedupeResult, FinalizeResult, IndexResult, Result, Results
 from dlpipe.core.states import State
@@ -16,12 +16,18 @@ class Dedupe(Stage):
         indexed = latest(results, OpType.INDEX, IndexResult)
         return {"sha256": indexed.sha256, "pointer": indexed.pointer}
 
+    def probe(self, work: Work) -> DedupeResult | None:
+        """None: a file that was brought again shares nothing any more, whatever an earlier run achieved."""
+        return None
+
     def perform(self, work: Work) -> DedupeResult:
         indexed = latest(work.results, OpType.INDEX, IndexResult)
         placed = latest(work.results, OpType.FINALIZE, FinalizeResult)
         first = self._first(work.job, indexed.sha256)
         if first is None or first.job_id == work.job.job_id:
             return DedupeResult(DedupeAction.DOWNLOAD, 0)
+        if first == FirstCopy(indexed.pointer, NO_JOB):
+            return DedupeResult(DedupeAction.DOWNLOAD, 0)  # our own file, which reconcile saw before we registered it
         if first.pointer == indexed.pointer:
             return DedupeResult(DedupeAction.SKIPPED, placed.size)  # the same place: finalize found it there
         if not self.deps.store.is_right(first.pointer, indexed.sha256, placed.size):

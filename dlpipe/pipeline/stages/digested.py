@@ -27,9 +27,28 @@ def range_agrees(
     return digests.agree(declared, _read(part, start, end, {d.algorithm for d in declared}, check))
 
 
-def _read(part: Part, start: int, end: int, algorithms: set[str], check: Callable[[], None]) -> dict[str, bytes]:
+class Hashing:
+    """The same of bytes as they come by."""
+
+    def __init__(self, declared: tuple[Digest, ...]) -> None:
+        self._declared = declared
+        self._hashes = _hashes({one.algorithm for one in declared})
+
+    def update(self, data: bytes) -> None:
+        for each in self._hashes.values():
+            each.update(data)
+
+    def agrees(self) -> bool | None:
+        return digests.agree(self._declared, {name: each.digest() for name, each in self._hashes.items()})
+
+
+def _hashes(algorithms: set[str]) -> dict[str, hashlib._Hash]:
     # md5 here finds accidents, and is all that some stores tell; it is nobody's proof.
-    hashes = {name: hashlib.new(digests.HASHES[name], usedforsecurity=False) for name in algorithms}
+    return {name: hashlib.new(digests.HASHES[name], usedforsecurity=False) for name in algorithms}
+
+
+def _read(part: Part, start: int, end: int, algorithms: set[str], check: Callable[[], None]) -> dict[str, bytes]:
+    hashes = _hashes(algorithms)
     at = start
     while hashes and at < end:
         check()

@@ -4,24 +4,20 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from dlpipe.core import digests, media, mirrors, ranges, resume, segments
-from dlpipe.core.answers import too_large
-from dlpipe.core.crash import crash_point
+from dlpipe.core import digests, joining, mirrors, ranges, resume, segments
 from dlpipe.core.errors import LeaseLost, Permanent, Retryable, StageFailure
 from dlpipe.core.flow import OpType
+from dlpipe.core.joining import Ties
 from dlpipe.core.ports import Answer, Part
 from dlpipe.core.results import HeadResult, ResumeResult
 from dlpipe.pipeline.deps import Deps
+from dlpipe.pipeline.stages.body import Bodies
 from dlpipe.pipeline.stages.digested import file_agrees, range_agrees
-from dlpipe.pipeline.stages.flips import flips_of
-from dlpipe.pipeline.stages.pace import Pace
 from dlpipe.pipeline.stages.resume import remote_of
 from dlpipe.pipeline.stages.room import Admission
 from dlpipe.pipeline.stages.segments import Segments
+from dlpipe.pipeline.stages.sniff import Sniff
 from dlpipe.pipeline.stages.stage import Work, in_run
-
-VOUCH_BYTES = 768 << 10
-"""Written, but not yet vouched for, at most: with the overlap and what is in hand, less than 1 MiB is lost."""
 
 
 class Fetch:
@@ -34,18 +30,17 @@ class Fetch:
         self._policy = deps.policy.stream
         self._head = in_run(work.results, OpType.HEAD, HeadResult)
         self._prefix_matched = in_run(work.results, OpType.RESUME, ResumeResult).reason == resume.SAME_PREFIX
-        self._flips = flips_of(deps.source)
         self._url = work.job.request_url
         self._begun_at: str | None = None
         """The URL that the held bytes came from, as far as this claim knows."""
         self._restarts = 0
         self._compared = False
         """Held bytes were compared with this server's, and agreed: from then on its answers are only appended."""
-        self._sniffed = False
         limits = [n for n in (self._job.max_bytes, self._policy.max_bytes) if n is not None]
         self._max_bytes = min(limits) if limits else None
+        self._sniff = Sniff(part, work.job.expected_media_type if self._policy.sniff else None)
+        self._bodies = Bodies(deps, work.job.job_id, work.lease, part, admission, self._sniff, self._max_bytes)
         self.resumed_from = 0
-        self.written = 0
         self.content_type: str | None = None
         self.length_unproven = False
 
@@ -54,14 +49,18 @@ class Fetch:
         parsed = self._deps.parse_url(self._url)
         return parsed.host if parsed else None
 
+    @property
+    def written(self) -> int:
+        return self._bodies.written
+
     def run(self, *, all_held: bool) -> None:
         """Bring the file; when an earlier run brought all of it, its bytes were hashed again and nothing is asked."""
         try:
             if all_held:
-                self._check_size(self._part.offset)  # another job may have brought it, with another limit
+                self._bodies.check_size(self._part.offset)  # another job may have brought it, with another limit
                 self.resumed_from = self._part.offset
                 self.content_type = self._head.content_type
-                self._sniff(at_end=True)
+                self._sniff.look(at_end=True)
                 if self._has_wanted_digest():
                     return
             self._from_any()
@@ -101,23 +100,27 @@ class Fetch:
         if not self._in_segments():
             while not self._one_answer():
                 pass
-        self._sniff(at_end=True)
+        self._sniff.look(at_end=True)
 
     def _in_segments(self) -> bool:
         """Over several connections, where that is wanted and safe; False: one has to do it, or the rest of it."""
-        remote = remote_of(self._head)
-        first = self._url == self._job.request_url and not self._restarts and not self._resume_is_off()
-        if not first or remote is None or not segments.suits(remote, self._deps.policy.segments):
+        held = self._part.begun if self._part.offset else None
+        elsewhere = held is not None and self._is_elsewhere
+        remote = held if elsewhere or self._url != self._job.request_url else remote_of(self._head)
+        if remote is None or not segments.suits(remote, self._deps.policy.segments):
             return False
-        self._check_size(remote.content_length or 0)
+        if self._restarts or self._resume_is_off():
+            return False
+        self._bodies.check_size(remote.content_length or 0)
+        if not elsewhere:
+            self._begun_at = self._url
         ours = Segments(
-            self._deps, self._job, self._lease, self._part, self._admission, lambda: self._sniff(at_end=False)
+            self._deps, self._job, self._lease, self._part, self._admission, lambda: self._sniff.look(at_end=False)
         )
         try:
-            whole = ours.bring(self._url, self.host or "", remote, self._max_bytes)
+            whole = ours.bring(self._url, self.host or "", remote, self._max_bytes, elsewhere=elsewhere)
         finally:
-            self.written += ours.written
-        self._begun_at = self._url
+            self._bodies.written += ours.written
         self.resumed_from = self.resumed_from or ours.held
         self.content_type = self._head.content_type
         if not whole:
@@ -132,25 +135,18 @@ class Fetch:
 
     def _want(self) -> ranges.Want:
         """How the held bytes may be gone on with from this URL; from the start when nothing allows it."""
-        facts = self._part.facts if self._part.offset else None
-        if facts is not None and self._resume_is_off():
-            self._part.rewind(0)
-            facts = None
-        if facts is None:
-            return ranges.Want(max_bytes=self._max_bytes)
+        facts = self._part.facts if self._part.offset and not self._resume_is_off() else None
         overlap = 0 if self._compared else self._policy.overlap_bytes
-        start = max(1, self._part.offset - overlap)
-        elsewhere = self._url != self._begun_at
-        if facts.total is not None and elsewhere and self._job.expected_sha256 is not None:
-            # Each server has validators of its own; the digest at the end tells whether the bytes fit.
-            return ranges.Want(start, total=facts.total, max_bytes=self._max_bytes, unproven=True)
-        if facts.total is not None and not elsewhere and self._prefix_matched:
-            return ranges.Want(start, etag=facts.etag, total=facts.total, max_bytes=self._max_bytes, unproven=True)
-        if_range = resume.validator(facts)
-        if if_range is None or (elsewhere and facts.total is None):
-            self._part.rewind(0)  # without a validator nothing may be joined
-            return ranges.Want(max_bytes=self._max_bytes)
-        return ranges.Want(start, if_range, facts.etag, facts.total, self._max_bytes)
+        ties = Ties(self._is_elsewhere, self._job.expected_sha256 is not None, self._prefix_matched)
+        want = joining.want(facts, max(1, self._part.offset - overlap), ties, self._max_bytes)
+        if want is None and self._part.offset:
+            self._part.rewind(0)
+        return want or ranges.Want(max_bytes=self._max_bytes)
+
+    @property
+    def _is_elsewhere(self) -> bool:
+        """Did the held bytes come from another URL than the one that is asked now?"""
+        return self._url != self._begun_at
 
     def _one_answer(self) -> bool:
         """Ask once; True when the file is whole, False when another request is called for."""
@@ -163,36 +159,29 @@ class Fetch:
             if answer.status == 206 and moved and self._url == self._begun_at:
                 return self._restart("final_url_changed")  # row 42: another place's validators say nothing
             judged = ranges.judge(answer.status, answer.headers, answer.framing, want)
-            self._note_flip(answer, want, judged)
+            if joining.is_flip(answer.status, answer.headers, answer.final_url_sha256, want, judged):
+                self._deps.flips.note(self.host or "")
             match judged:
                 case ranges.Restart() if self._is_all(answer):
                     return True
                 case ranges.Restart(reason=reason):
                     return self._restart(reason)
                 case ranges.Append() as append:
+                    if want.unproven and self._is_elsewhere and append.offset:
+                        self._part.promise(self._job.expected_sha256 or "")
                     return self._take(answer, append)
                 case reject:
                     raise reject.failure()
 
     def _resume_is_off(self) -> bool:
-        return self._flips.off(self.host or "", self._deps.clock())
-
-    def _note_flip(self, answer: Answer, want: ranges.Want, judged: ranges.Judgement) -> None:
-        """Row 36: the answer to a range is of another file than the one that is held."""
-        if want.if_range is None:
-            return
-        is_other = isinstance(judged, ranges.Restart) and judged.reason.startswith("validator_")
-        if answer.status == 200:
-            is_other = resume.validator(ranges.facts(200, answer.headers, answer.final_url_sha256)) != want.if_range
-        if is_other:
-            self._flips.note(self.host or "", self._deps.clock())
+        return self._deps.flips.off(self.host or "")
 
     def _is_all(self, answer: Answer) -> bool:
         """Row 30: the server has no more than is held, and that is the very file that was asked for."""
         held, wanted = self._part.offset, self._job.expected_sha256
         if answer.status != 416 or ranges.unsatisfied_total(answer.headers) != held or self._part.sha256 != wanted:
             return False
-        self._check_size(held)
+        self._bodies.check_size(held)
         self.resumed_from = self.resumed_from or held
         self.content_type = self._head.content_type
         return True
@@ -201,14 +190,14 @@ class Fetch:
         self._admission.ask(append.total)
         if append.offset == 0:
             self._part.begin(ranges.facts(answer.status, answer.headers, answer.final_url_sha256))
-            self._sniffed = False
+            self._sniff.again()
             self.resumed_from = 0
             self._begun_at = self._url
         else:
             self.resumed_from = self.resumed_from or self._part.offset
         self.content_type = answer.headers.one("content-type") or self._head.content_type
         before = self._part.offset
-        received = self._copy(answer, append)
+        received = self._bodies.take(answer, append)
         if received is None:
             return self._restart("overlap_differs")  # row 37: the same validator, other bytes
         agreed, expected = None, digests.expected_digests(answer.headers)
@@ -248,43 +237,6 @@ class Fetch:
             case reject:
                 raise reject.failure()
 
-    def _copy(self, answer: Answer, append: ranges.Append) -> int | None:
-        """Write the body at its place; answer how many bytes it had, also those past its declared end.
-
-        What of it we hold already is compared and not written; None when it differs.
-        """
-        part, received, unvouched = self._part, 0, 0
-        pace = Pace(self._policy, self._deps.clock)
-        for chunk in answer.chunks():
-            self._lease.check()
-            room = len(chunk) if append.length is None else max(0, append.length - received)
-            at = append.offset + received
-            received += len(chunk)
-            piece = memoryview(chunk)[:room]
-            held = min(len(piece), max(0, part.offset - at))
-            if held and part.read(at, held) != piece[:held]:
-                return None
-            piece = piece[held:]
-            self._check_size(part.offset + len(piece))
-            self._admission.count(len(piece), append.total)
-            part.write(piece)
-            self.written += len(piece)
-            unvouched += len(piece)
-            if unvouched >= VOUCH_BYTES:
-                part.flush()
-                unvouched = 0
-            crash_point("stream.chunk")
-            self._sniff(at_end=False)
-            pace.count(len(chunk))
-            self._deps.progress.report(self._job.job_id, part.offset, append.total)
-            if received > room and append.length is not None and received > append.length:
-                break
-        return received
-
-    def _check_size(self, size: int) -> None:
-        if self._max_bytes is not None and size > self._max_bytes:
-            raise too_large(self._max_bytes).failure()
-
     def _restart(self, reason: str) -> bool:
         self._restarts += 1
         self._compared = False
@@ -296,21 +248,6 @@ class Fetch:
             )
         self._part.rewind(0)
         return False
-
-    def _sniff(self, *, at_end: bool) -> None:
-        expected = self._job.expected_media_type
-        if not self._policy.sniff or expected is None or self._sniffed:
-            return
-        if self._part.offset < media.SNIFF_BYTES and not at_end:
-            return
-        self._sniffed = True
-        if wrong := media.mismatch(expected, self._part.read(0, media.SNIFF_BYTES)):
-            raise Permanent(
-                wrong,
-                code="media_type_mismatch",
-                hint="Open the address in a browser: often it is a login or an error page. "
-                "To take the file as it is, plan it without an expected media type.",
-            )
 
     def _has_wanted_digest(self) -> bool:
         """Is it the file that was asked for? False: it was put together, and is brought again from the start."""

@@ -1,4 +1,8 @@
-"""Ask about the file: of our own index first, then of the server (HEAD-1, HEAD-2)."""
+"""Ask about the file: of our own index first, then of the server (HEAD-1, HEAD-2).
+
+A refresh never takes the index's word without the server's (PLAN-6); a repair takes it only for bytes that it has
+hashed itself (HEAL-3).
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,7 @@ from dlpipe.core.layout import extension_for
 from dlpipe.core.model import ArtifactJob, ArtifactRecord
 from dlpipe.core.ports import KnownBlob, Unit
 from dlpipe.core.results import DedupeAction, HeadResult, Result, Results
-from dlpipe.core.states import State
+from dlpipe.core.states import Purpose, State
 from dlpipe.pipeline.stages.stage import Stage, Work, expect
 
 ARTIFACT_SCHEMA = 1
@@ -33,26 +37,32 @@ class Head(Stage):
         """The URL's bytes, when this tenant has fetched them, they are still there, and the server still has them."""
         tenant, url = job.scope.tenant_id, job.canonical_url
         with self.deps.database.read() as unit:
-            trusted = unit.registry.known_url(tenant, url, self.deps.policy.trust_s)
-            blob = trusted or unit.registry.known_url(tenant, url, None)
+            blob = unit.registry.known_url(tenant, url, None)
+            trusted = blob is not None and unit.registry.known_url(tenant, url, self.deps.policy.trust_s) is not None
+            mine = unit.registry.result_of(job.job_id, blob.sha256) if blob else None
         store = self.deps.store
-        if blob is None or not self._fits(job, blob) or not store.holds(blob.pointer, blob.size):
+        if blob is None or not self._fits(job, blob):
             return None
-        revalidated = False
-        if trusted is None:
-            try:
-                revalidated = self.deps.source.unchanged(job.request_url, blob.etag, blob.last_modified) is True
-            except Permanent as failure:
-                if failure.code != "blocked_offline":
-                    raise
-                # Nobody can be asked, and what is held still resolves (HUB-5); it stays as old as it is.
-            else:
-                if not revalidated:
-                    return None
-        ext = job.ext if job.ext is not None else extension_of(job, blob.content_type)
-        place = store.place(job.scope.tenant_id, job.scope.project_id, blob.sha256, ext)
+        # A size proves nothing where a file of these bytes is known to be at fault.
+        rehashed = job.purpose is Purpose.REPAIR or (mine is not None and mine.fault is not None)
+        held = (
+            store.is_right(blob.pointer, blob.sha256, blob.size) if rehashed else store.holds(blob.pointer, blob.size)
+        )
+        if not held:
+            return None
+        # What a repair is to bring back is these very bytes, whatever the server has by now.
+        wanted = trusted or (job.purpose is Purpose.REPAIR and mine is not None)
+        said = self._unchanged(job, blob) if job.purpose is Purpose.REFRESH or not wanted else None
+        if said is False:
+            return None
+        if mine is not None:
+            place = store.place_at(mine.storage_pointer)
+        else:
+            place = store.place(tenant, job.scope.project_id, blob.sha256, extension_of(job, blob.content_type))
         if place.pointer != blob.pointer:
             store.copy(blob.pointer, place)
+            if rehashed and not store.is_right(place.pointer, blob.sha256, blob.size):
+                return None
         return HeadResult(
             http_status=None,
             final_url_sha256="",
@@ -60,8 +70,18 @@ class Head(Stage):
             known_sha256=blob.sha256,
             known_pointer=place.pointer,
             known_size=blob.size,
-            revalidated=revalidated,
+            revalidated=said is True,
+            rehashed=rehashed,
         )
+
+    def _unchanged(self, job: ArtifactJob, blob: KnownBlob) -> bool | None:
+        """Does the server still have these bytes? None: nobody can be asked, and what is held resolves (HUB-5)."""
+        try:
+            return self.deps.source.unchanged(job.request_url, blob.etag, blob.last_modified) is True
+        except Permanent as failure:
+            if failure.code != "blocked_offline" or job.purpose is Purpose.REFRESH:
+                raise
+            return None  # it stays as old as it is
 
     def _fits(self, job: ArtifactJob, blob: KnownBlob) -> bool:
         """What this job demands of its bytes must hold for bytes that another job fetched."""
@@ -96,6 +116,15 @@ class Head(Stage):
         if head.known_sha256 is None or head.known_pointer is None or head.known_size is None:
             return State.HEAD_DONE
         job = work.job
+        if head.revalidated:
+            unit.registry.see_again(job.scope.tenant_id, job.canonical_url, head.known_sha256)
+        if head.rehashed:
+            unit.registry.mend(head.known_sha256, head.known_pointer)
+        mine = unit.registry.result_of(job.job_id, head.known_sha256)
+        if mine is not None and mine.storage_pointer == head.known_pointer:
+            # An earlier run registered these bytes: one record stands for them, and it is the newest again.
+            unit.registry.note(mine.artifact_uuid, job.job_id, {"run": job.run})
+            return State.SKIPPED_DUPLICATE
         record = ArtifactRecord(
             artifact_uuid=artifact_uuid(work.op.op_key),
             scope=job.scope,
@@ -108,8 +137,6 @@ class Head(Stage):
             schema_version=ARTIFACT_SCHEMA,
             created_by_job_id=job.job_id,
         )
-        if head.revalidated:
-            unit.registry.see_again(job.scope.tenant_id, job.canonical_url, head.known_sha256)
         unit.registry.add_artifact(record)
         unit.registry.note(
             record.artifact_uuid,

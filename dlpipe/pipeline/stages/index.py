@@ -12,7 +12,7 @@ from dlpipe.core.ports import KnownBlob, Unit
 from dlpipe.core.results import FinalizeResult, IndexResult, Result, Results, ResumeResult, StreamResult
 from dlpipe.core.states import State
 from dlpipe.pipeline.stages.head import ARTIFACT_SCHEMA
-from dlpipe.pipeline.stages.stage import Stage, Work, expect, latest
+from dlpipe.pipeline.stages.stage import Stage, Work, expect, latest, registered
 
 MIB = 1 << 20
 
@@ -24,7 +24,10 @@ class Index(Stage):
 
     def perform(self, work: Work) -> IndexResult:
         placed = latest(work.results, OpType.FINALIZE, FinalizeResult)
-        return IndexResult(placed.sha256, placed.pointer, artifact_uuid(work.op.op_key))
+        mine = registered(self.deps, work.job, placed.sha256)
+        # Bytes that an earlier run registered have their record, also when it was another stage that made it.
+        known = mine.artifact_uuid if mine is not None and mine.storage_pointer == placed.pointer else None
+        return IndexResult(placed.sha256, placed.pointer, known or artifact_uuid(work.op.op_key))
 
     def record(self, unit: Unit, work: Work, result: Result) -> State:
         job, index = work.job, expect(result, IndexResult)
@@ -48,6 +51,7 @@ class Index(Stage):
         unit.registry.add_copy(
             self.deps.policy.scope_key(job.scope), placed.sha256, placed.pointer, placed.size, job.job_id
         )
+        unit.registry.mend(placed.sha256, placed.pointer)
         # Behind a redirect they are the validators of another URL, and say nothing of what this one gives next time.
         own = streamed.final_url_sha256 == hashlib.sha256(job.canonical_url.encode()).hexdigest()
         unit.registry.see_url(

@@ -25,7 +25,8 @@ class ResumeDecide(Stage):
             held = part.facts
         # What HEAD said is of the first URL; of a mirror's bytes only the mirror's answer can tell.
         elsewhere = held is not None and mirrors.is_from(job.mirrors, held.final_url_sha256)
-        match resume.decide(None if elsewhere else remote_of(head), held, self.deps.policy.resume):
+        remote = None if elsewhere else remote_of(head)
+        match resume.decide(remote, held, self.deps.policy.resume, job.expected_sha256):
             case resume.Resume(offset=offset, reason=reason):
                 return ResumeResult("resume", reason, offset)
             case resume.Complete(reason=reason):

@@ -22,6 +22,7 @@ from dlpipe.core.ports import Lease, Part
 from dlpipe.core.remote import RemoteFacts
 from dlpipe.core.segments import Span
 from dlpipe.pipeline.deps import Deps
+from dlpipe.pipeline.stages.digested import Hashing
 from dlpipe.pipeline.stages.pace import Pace
 from dlpipe.pipeline.stages.room import Admission
 
@@ -57,6 +58,17 @@ HOSTS = HostCap()
 
 
 @dataclass(frozen=True, slots=True)
+class Asking:
+    """Whom, and for pieces of what. `elsewhere`: what is held is another server's."""
+
+    url: str
+    remote: RemoteFacts
+    max_bytes: int | None
+    elsewhere: bool
+    unproven: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Got:
     """Bytes that were written."""
 
@@ -89,30 +101,45 @@ class Segments:
         self._stop = threading.Event()
         self._lock = threading.Lock()
         self._waiting: deque[Span] = deque()
+        self._promised: str | None = None
+        """The digest under which another server's pieces are joined."""
         self.held = 0
         self.written = 0
         self.declared: tuple[digests.Digest, ...] = ()
 
-    def bring(self, url: str, host: str, remote: RemoteFacts, max_bytes: int | None) -> bool:
-        """Fetch what is missing; False when one connection has to do it, from the front that there is."""
+    def bring(
+        self, url: str, host: str, remote: RemoteFacts, max_bytes: int | None, *, elsewhere: bool = False
+    ) -> bool:
+        """Fetch what is missing; False when one connection has to do it, from the front that there is.
+
+        `elsewhere`: what is held, and what `remote` says, is from another server. Its first piece then comes alone,
+        and is compared with the front that it joins, before anything else is asked for.
+        """
         total = remote.content_length
         assert total is not None  # noqa: S101 - segments.suits has seen to it
-        good = self._held_pieces(remote)
+        good = self._part.verify_pieces() if elsewhere else self._held_pieces(remote)
         overlap = self._deps.policy.stream.overlap_bytes
         spans = segments.missing(self._part.offset, total, good, self._policy.piece_bytes, overlap)
         self.held = self._part.offset + sum(end - start for start, end in good)
         if len(spans) < 2:
             return False
         self._admission.ask(total)
+        self._promised = self._job.expected_sha256 if elsewhere else None
+        asking = Asking(url, remote, max_bytes, elsewhere, unproven=self._promised is not None)
+        for some in (spans[:1], spans[1:]) if elsewhere else (spans,):
+            if not self._fetch_all(some, host, asking, total):
+                return False
+        return self._part.offset == total
+
+    def _fetch_all(self, spans: list[Span], host: str, asking: Asking, total: int) -> bool:
+        """Fetch these; False when the server disagrees."""
         self._waiting.extend(spans)
-        wanted = min(self._policy.connections, len(spans))
-        count = HOSTS.take(host, wanted, self._policy.per_host)
+        count = HOSTS.take(host, min(self._policy.connections, len(spans)), self._policy.per_host)
         threads = [
-            threading.Thread(
-                target=self._work, args=(url, remote, max_bytes), name=f"dlpipe-segment-{number}", daemon=True
-            )
+            threading.Thread(target=self._work, args=(asking,), name=f"dlpipe-segment-{number}", daemon=True)
             for number in range(count)
         ]
+        self._stop.clear()
         try:
             for thread in threads:
                 thread.start()
@@ -160,7 +187,7 @@ class Segments:
                     self._deps.progress.report(self._job.job_id, done, total)
                 case Piece(declared=declared) as piece:
                     self._keep(piece)
-                    self.declared = self.declared or declared
+                    self.declared += tuple(one for one in declared if one not in self.declared)
                     self._on_front()
                 case Ended(error=Disagrees()):
                     return False
@@ -169,9 +196,11 @@ class Segments:
                     if error is not None and not (_is_busy(error) and alive > 1):
                         raise error
                     alive -= 1
-        return self._part.offset == total
+        return True
 
     def _keep(self, piece: Piece) -> None:
+        if self._promised is not None:
+            self._part.promise(self._promised)
         self._part.keep(piece.span.new, piece.span.end, piece.sha256)
         piece.kept.set()
 
@@ -184,12 +213,12 @@ class Segments:
 
     # ── the threads that fetch ────────────────────────────────────────────────────────────────────
 
-    def _work(self, url: str, remote: RemoteFacts, max_bytes: int | None) -> None:
+    def _work(self, asking: Asking) -> None:
         error: BaseException | None = None
         try:
             while (span := self._next()) is not None:
                 try:
-                    piece = self._fetch(url, span, remote, max_bytes)
+                    piece = self._fetch(span, asking)
                 except Postponed as busy:
                     if _is_busy(busy):
                         with self._lock:
@@ -211,15 +240,20 @@ class Segments:
         with self._lock:
             return self._waiting.popleft() if self._waiting and not self._stop.is_set() else None
 
-    def _fetch(self, url: str, span: Span, remote: RemoteFacts, max_bytes: int | None) -> Piece | None:
+    def _fetch(self, span: Span, asking: Asking) -> Piece | None:
         """One piece, written and hashed; None when it is no longer wanted."""
-        want = segments.want(span, remote, max_bytes)
+        remote = asking.remote
+        want = segments.want(span, remote, asking.max_bytes, unproven=asking.unproven)
         digest = hashlib.sha256()
-        with self._deps.source.get(url, start=span.start, end=span.end, if_range=want.if_range) as answer:
+        with self._deps.source.get(
+            asking.url, start=span.start, end=span.end, if_range=want.if_range, unproven=want.unproven
+        ) as answer:
             judged = ranges.judge(answer.status, answer.headers, answer.framing, want)
-            total = remote.content_length or 0
-            if answer.final_url_sha256 != remote.final_url_sha256 or not segments.fits(judged, span, total):
+            moved = answer.final_url_sha256 != remote.final_url_sha256 and not asking.elsewhere
+            if moved or not segments.fits(judged, span, remote.content_length or 0):
                 raise Disagrees
+            expected = digests.expected_digests(answer.headers)
+            content = Hashing(expected.of_range(answer.status))
             at = span.start
             for chunk in answer.chunks():
                 if self._stop.is_set():
@@ -227,6 +261,7 @@ class Segments:
                 self._lease.check()
                 if at + len(chunk) > span.end:
                     raise Disagrees
+                content.update(chunk)
                 piece = memoryview(chunk)
                 held = min(len(piece), max(0, span.new - at))
                 if held and self._part.read(at, held) != piece[:held]:
@@ -236,10 +271,9 @@ class Segments:
                     digest.update(piece[held:])
                     self._events.put(Got(len(piece) - held))
                 at += len(piece)
-            if at < span.end:
+            if at < span.end or content.agrees() is False:  # row 44
                 raise Disagrees
-            declared = digests.expected_digests(answer.headers).of_file(answer.status)
-            return Piece(span, digest.hexdigest(), declared, threading.Event())
+            return Piece(span, digest.hexdigest(), expected.of_file(answer.status), threading.Event())
 
 
 def _is_busy(error: BaseException) -> bool:

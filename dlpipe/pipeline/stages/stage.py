@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from dlpipe.core.flow import OpType
 from dlpipe.core.keys import Scalar
-from dlpipe.core.model import ArtifactJob
+from dlpipe.core.model import ArtifactJob, ArtifactRecord
 from dlpipe.core.ports import Lease, StartedOp, Unit
 from dlpipe.core.results import Result, Results
 from dlpipe.core.states import State
@@ -66,6 +66,14 @@ def latest(results: Results, op: OpType, kind: type[R]) -> R:
     if not isinstance(found, kind):
         raise OutOfOrder(f"{op} is not recorded")
     return found
+
+
+def registered(deps: Deps, job: ArtifactJob, sha256: str) -> ArtifactRecord | None:
+    """The record that an earlier run of this job made of the same bytes."""
+    if job.run == 1 and job.purpose is None:
+        return None  # a first run, as nearly all are
+    with deps.database.read() as unit:
+        return unit.registry.result_of(job.job_id, sha256)
 
 
 def expect(result: Result, kind: type[R]) -> R:

@@ -121,6 +121,15 @@ def test_decide_when_resume_is_off_discards_even_a_good_part() -> None:
     assert decide(REMOTE, PART, ResumePolicy(enabled=False)) == Discard("resume_off")
 
 
+def test_decide_when_bytes_were_joined_under_a_digest_they_count_only_where_it_is_wanted() -> None:
+    for held in (PART, replace(PART, good=100, complete=True)):
+        promised = replace(held, promised="d")
+        assert decide(REMOTE, promised, ON, "d") == decide(REMOTE, held, ON)
+        for wanted in (None, "another"):
+            assert decide(REMOTE, promised, ON, wanted) == Discard("joined_under_a_digest")
+            assert decide(None, promised, ON, wanted) == Discard("joined_under_a_digest")
+
+
 def test_decide_when_less_is_held_than_a_resume_is_worth_discards() -> None:
     assert decide(REMOTE, PART, ResumePolicy(min_bytes=41)) == Discard("too_little_held")
     assert decide(REMOTE, PART, ResumePolicy(min_bytes=40)) == Resume(40, '"a"')

@@ -12,7 +12,8 @@ from collections.abc import Iterator, Sequence
 import pytest
 
 from dlpipe.core.errors import LeaseLost
-from dlpipe.lease.heartbeat import Heartbeat, HeldLease, boot_clock
+from dlpipe.lease.heartbeat import Heartbeat
+from dlpipe.lease.held import HeldLease, boot_clock
 from tests.servers import wait_until
 
 TTL_S = 100.0
@@ -337,7 +338,8 @@ def test_the_clock_also_counts_sleep_where_the_platform_can() -> None:
 
 FORK = """
 import os, signal
-from dlpipe.lease.heartbeat import Heartbeat, HeldLease, boot_clock
+from dlpipe.lease.heartbeat import Heartbeat
+from dlpipe.lease.held import HeldLease, boot_clock
 import threading
 beats = []
 heartbeat = Heartbeat(lambda held: beats.append(list(held)) or [True] * len(held), None, 1000.0, 0.01)

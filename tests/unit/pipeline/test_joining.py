@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from typing import Any
 
 import pytest
 
@@ -36,12 +35,6 @@ def half(world: World, held: bytes = BODY[:HALF]) -> str:
     return job
 
 
-def streamed(world: World, job: str) -> dict[str, Any]:
-    found = world.op(job, OpType.STREAM).result
-    assert found is not None
-    return dict(found)
-
-
 def decided(world: World, job: str) -> tuple[str, str]:
     found = world.op(job, OpType.RESUME).result
     assert found is not None
@@ -60,7 +53,7 @@ def test_the_last_held_bytes_are_asked_for_again_compared_and_not_counted(world:
     world.drive()
     assert starts(world) == [0, HALF - OVERLAP]
     assert list(world.blobs().values()) == [BODY]
-    found = streamed(world, job)
+    found = world.streamed(job)
     assert (found["resumed_from_bytes"], found["bytes_written"]) == (HALF, len(BODY) - HALF)
 
 
@@ -72,7 +65,7 @@ def test_the_same_validator_over_other_bytes_is_noticed_in_the_overlap(world: Wo
     world.drive()
     assert starts(world) == [0, HALF - OVERLAP, 0]
     assert (list(world.blobs().values()), world.state(job)) == ([BODY], State.DEDUPED)
-    assert streamed(world, job)["resumed_from_bytes"] == 0
+    assert world.streamed(job)["resumed_from_bytes"] == 0
 
 
 def test_the_overlap_never_reaches_past_the_start(world: World) -> None:
@@ -94,7 +87,7 @@ def test_a_range_that_starts_earlier_is_compared_from_there(world: World) -> Non
         ),
     )
     world.drive()
-    assert (list(world.blobs().values()), streamed(world, job)["resumed_from_bytes"]) == ([BODY], HALF)
+    assert (list(world.blobs().values()), world.streamed(job)["resumed_from_bytes"]) == ([BODY], HALF)
 
 
 def ranged(start: int, end: int) -> Says:
@@ -145,7 +138,7 @@ def test_where_allowed_a_matching_prefix_and_overlap_are_enough(world: World, et
         (HALF - OVERLAP, None, None),
     ]
     assert decided(world, job) == ("resume", "same_prefix")
-    assert (list(world.blobs().values()), streamed(world, job)["resumed_from_bytes"]) == ([BODY], HALF)
+    assert (list(world.blobs().values()), world.streamed(job)["resumed_from_bytes"]) == ([BODY], HALF)
 
 
 @pytest.mark.usefixtures("weak")
@@ -193,4 +186,4 @@ def test_the_answer_must_still_be_of_a_file_that_looks_the_same(world: World, sa
     world.source.script(URL, says)
     assert world.run("stream", job, 2) == Done(State.STREAMING)
     assert starts(world)[-2:] == [HALF - OVERLAP, 0]
-    assert streamed(world, job)["resumed_from_bytes"] == 0
+    assert world.streamed(job)["resumed_from_bytes"] == 0

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from dlpipe.core.errors import Permanent, Postponed, Retryable, StageFailure
-from dlpipe.core.flow import OpType
 from dlpipe.core.states import State
 from tests.fakes.source import Says
 from tests.world import World, sha256
@@ -36,16 +35,10 @@ def asked(world: World) -> list[tuple[str, int]]:
     return [(get.url, get.start) for get in world.source.asked if get.method == "GET"]
 
 
-def streamed(world: World, job: str) -> dict[str, Any]:
-    found = world.op(job, OpType.STREAM).result
-    assert found is not None
-    return dict(found)
-
-
 def assert_right(world: World, job: str, host: str) -> None:
     assert (world.state(job), list(world.blobs().values())) == (State.DEDUPED, [BODY])
-    assert streamed(world, job)["host"] == host
-    assert "secret" not in str(streamed(world, job))
+    assert world.streamed(job)["host"] == host
+    assert "secret" not in str(world.streamed(job))
     assert world.row(job).run == 1  # within one run
 
 
@@ -77,7 +70,7 @@ def test_with_a_known_digest_the_next_goes_on_from_the_held_bytes(world: World) 
     job = fetch(world, sha256=sha256(BODY))
     assert_right(world, job, "mirror.example")
     assert asked(world) == [(URL, 0), (MIRROR, HALF - OVERLAP)]
-    found = streamed(world, job)
+    found = world.streamed(job)
     assert (found["resumed_from_bytes"], found["bytes_written"]) == (HALF, len(BODY))
 
 
@@ -93,7 +86,7 @@ def test_without_proof_the_next_begins_anew(world: World, etag: str | None) -> N
     world.source.script(URL, Says(body=[os.urandom(HALF), CUT]))  # not even the same bytes
     job = fetch(world)
     assert_right(world, job, "mirror.example")
-    assert streamed(world, job)["resumed_from_bytes"] == 0
+    assert world.streamed(job)["resumed_from_bytes"] == 0
 
 
 def test_an_equal_overlap_is_no_proof_where_the_validators_differ(world: World) -> None:
@@ -159,3 +152,17 @@ def test_when_all_fail_the_bytes_are_kept_and_the_next_run_asks_where_they_came_
 def test_our_own_trouble_is_not_tried_on_everybody(world: World) -> None:
     job = fetch(world, max_bytes=1000)
     assert (world.view(job).error_code, asked(world)) == ("too_large", [(URL, 0)])
+
+
+def test_bytes_joined_on_the_promise_of_a_digest_are_nothing_to_a_job_without_it(world: World) -> None:
+    """The mirror has another file: only the digest would have told, and the second job of that URL has none."""
+    other = bytearray(BODY)
+    other[HALF + 1] ^= 1
+    world.source.put(MIRROR, bytes(other), etag='"its own"')
+    world.source.script(URL, Says(body=[BODY[:HALF], CUT]))
+    world.source.script(MIRROR, Says(body=[bytes(other[HALF - OVERLAP : HALF + 2 * OVERLAP]), CUT]))
+    world.source.script(THIRD, Permanent("", code="http_404"))
+    first = fetch(world, sha256=sha256(BODY))
+    assert world.view(first).error_code == "body_cut"
+    second = world.fetch(URL, work_id="another")
+    assert (world.state(second), list(world.blobs().values())) == (State.DEDUPED, [BODY])

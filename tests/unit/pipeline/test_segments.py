@@ -14,7 +14,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dlpipe.core.errors import Permanent, Postponed, Retryable, StageFailure
-from dlpipe.core.flow import OpType
 from dlpipe.core.segments import SegmentPolicy
 from dlpipe.core.states import State
 from dlpipe.pipeline import wishes
@@ -41,19 +40,8 @@ def _page(world: World) -> Iterator[None]:
     assert ours() == []
 
 
-def streamed(world: World, job: str) -> dict[str, Any]:
-    found = world.op(job, OpType.STREAM).result
-    assert found is not None
-    return dict(found)
-
-
 def ranges_asked(world: World) -> list[tuple[int, int | None]]:
     return sorted((get.start, get.end) for get in world.source.gets(URL))
-
-
-def try_stream(world: World, job: str, run: int = 1) -> Any:
-    world.run_to("stream", job, run)
-    return world.run("stream", job, run)
 
 
 def assert_right(world: World, job: str) -> None:
@@ -68,7 +56,7 @@ def test_every_piece_is_asked_for_once(world: World) -> None:
     assert_right(world, job)
     assert ranges_asked(world) == ALL
     assert all(get.if_range == '"v1"' for get in world.source.gets(URL))
-    found = streamed(world, job)
+    found = world.streamed(job)
     assert (found["bytes_written"], found["resumed_from_bytes"]) == (len(BODY), 0)
 
 
@@ -144,7 +132,7 @@ def test_one_failure_ends_all_and_what_is_finished_is_kept(world: World, failure
     assert_right(world, job)
     again = ranges_asked(world)
     assert len(again) <= PIECES - 8 + 3  # eight were handed out before; three of them may have been unfinished
-    assert streamed(world, job)["resumed_from_bytes"] >= 5 * PIECE
+    assert world.streamed(job)["resumed_from_bytes"] >= 5 * PIECE
 
 
 def pieces_without_the_first(world: World) -> str:
@@ -227,7 +215,7 @@ def test_pieces_of_another_file_are_thrown_away(world: World, changed: str) -> N
     world.source.put(URL, os.urandom(len(BODY)) + (b"" if changed == "etag" else b"x"), etag='"old"')
     world.source.script(URL, *[Says()] * 6, CUT)
     job = world.plan(URL)
-    assert isinstance(try_stream(world, job), Failed)
+    assert isinstance(world.try_stream(job), Failed)
     world.source.put(URL, BODY, etag='"old"' if changed == "length" else '"v1"')
     world.make_due(job)
     world.drive()
@@ -240,12 +228,12 @@ def test_the_front_is_compared_before_pieces_are_joined_to_it(world: World) -> N
     world.policy(segments=SegmentPolicy())
     world.source.script(URL, Says(body=[b"?" * 20_000, CUT]))
     job = world.plan(URL)
-    assert isinstance(try_stream(world, job), Failed)
+    assert isinstance(world.try_stream(job), Failed)
     world.policy(segments=POLICY)
     world.make_due(job)
     world.drive()
     assert_right(world, job)
-    assert streamed(world, job)["resumed_from_bytes"] == 0
+    assert world.streamed(job)["resumed_from_bytes"] == 0
 
 
 def test_a_cancel_stops_every_connection(world: World) -> None:
@@ -336,7 +324,7 @@ def test_when_the_host_is_busy_the_other_connections_do_the_work(world: World) -
 
 def test_when_all_are_told_to_come_back_the_job_does(world: World) -> None:
     world.source.script(URL, *[Postponed("", code="host_busy", after_s=3.0)] * 4)
-    assert try_stream(world, world.plan(URL)) == Failed("host_busy", 3.0)
+    assert world.try_stream(world.plan(URL)) == Failed("host_busy", 3.0)
 
 
 # ── anything at all ───────────────────────────────────────────────────────────────────────────────

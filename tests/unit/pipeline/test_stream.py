@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from dlpipe.core.errors import Permanent, Retryable
-from dlpipe.core.flow import OpType
 from dlpipe.core.model import Scope
 from dlpipe.core.states import State, Status
 from dlpipe.pipeline.runner import Done, Failed
@@ -23,17 +22,6 @@ HALF = 20_000
 @pytest.fixture(autouse=True)
 def _page(world: World) -> None:
     world.source.put(URL, BODY)
-
-
-def streamed(world: World, job: str) -> dict[str, Any]:
-    found = world.op(job, OpType.STREAM).result
-    assert found is not None
-    return dict(found)
-
-
-def try_stream(world: World, job: str, run: int = 1) -> Any:
-    world.run_to("stream", job, run)
-    return world.run("stream", job, run)
 
 
 # ── what makes bytes worthless ────────────────────────────────────────────────────────────────────
@@ -55,7 +43,7 @@ def test_worthless_bytes_fail_for_good_and_leave_nothing(
 ) -> None:
     world.source.script(URL, says)
     job = world.plan(URL, **fields)
-    assert try_stream(world, job) == Failed(code, None)
+    assert world.try_stream(job) == Failed(code, None)
     assert (world.staged(), world.blobs(), world.artifacts(job)) == ([], {}, [])
     assert world.view(job).status is Status.FAILED
 
@@ -64,7 +52,7 @@ def test_too_large_is_noticed_before_much_of_it_has_come(world: World) -> None:
     world.source.put(URL, BODY, chunk=1000)
     world.source.script(URL, Says(without=("Content-Length",)))
     job = world.plan(URL, max_bytes=HALF)
-    try_stream(world, job)
+    world.try_stream(job)
     assert world.progress.shown == {}  # and nobody is told that it goes on
 
 
@@ -81,15 +69,15 @@ def test_a_limit_in_the_settings_counts_too(world: World) -> None:
 
 def test_whole_bytes_that_another_job_brought_are_too_large_as_well(world: World) -> None:
     other = world.plan(URL, artifact_id="other")
-    try_stream(world, other)
+    world.try_stream(other)
     job = world.plan(URL, max_bytes=HALF)
-    assert try_stream(world, job) == Failed("too_large", None)
+    assert world.try_stream(job) == Failed("too_large", None)
 
 
 def test_a_digest_that_the_server_declares_is_checked(world: World) -> None:
     world.source.script(URL, Says(headers={"Repr-Digest": "sha-256=:" + "A" * 43 + "=:"}))
     job = world.plan(URL)
-    assert try_stream(world, job) == Failed("digest_mismatch", 1.0)
+    assert world.try_stream(job) == Failed("digest_mismatch", 1.0)
     assert world.staged() == []
     world.make_due(job)
     world.drive()
@@ -110,7 +98,7 @@ def test_an_empty_file_is_a_file(world: World) -> None:
     world.source.put(URL, b"")
     job = world.fetch(URL)
     assert (world.state(job), list(world.blobs().values())) == (State.DEDUPED, [b""])
-    assert (streamed(world, job)["etag"], world.staged()) == ('"v1"', [])
+    assert (world.streamed(job)["etag"], world.staged()) == ('"v1"', [])
 
 
 # ── how bytes end ─────────────────────────────────────────────────────────────────────────────────
@@ -126,11 +114,11 @@ def test_an_empty_file_is_a_file(world: World) -> None:
 def test_a_short_body_is_kept_and_gone_on_with(world: World, says: Says, code: str) -> None:
     world.source.script(URL, says)
     job = world.plan(URL)
-    assert try_stream(world, job) == Failed(code, 1.0)
+    assert world.try_stream(job) == Failed(code, 1.0)
     assert len(world.staged()) == 2  # part and sidecar
     world.make_due(job)
     world.drive()
-    assert (streamed(world, job)["resumed_from_bytes"], list(world.blobs().values())) == (HALF, [BODY])
+    assert (world.streamed(job)["resumed_from_bytes"], list(world.blobs().values())) == (HALF, [BODY])
 
 
 def test_bytes_past_the_declared_end_are_never_stored(world: World) -> None:
@@ -143,7 +131,7 @@ def test_bytes_past_the_declared_end_are_never_stored(world: World) -> None:
 
 def test_nor_are_they_staged(world: World) -> None:
     world.source.script(URL, *[Says(body=[BODY[:HALF], BODY[HALF:] + b"and more"])] * 3)
-    assert try_stream(world, world.plan(URL)) == Failed("restarts_exhausted", 1.0)
+    assert world.try_stream(world.plan(URL)) == Failed("restarts_exhausted", 1.0)
     (part,) = (world.root / ".staging").rglob("*.part")
     assert part.read_bytes() == BODY
 
@@ -152,32 +140,32 @@ def test_a_body_without_a_length_needs_a_proof(world: World) -> None:
     world.source.put(URL, BODY, head=False)
     world.source.script(URL, Says(without=("Content-Length",)))
     job = world.plan(URL)
-    assert try_stream(world, job) == Failed("length_unproven", None)
+    assert world.try_stream(job) == Failed("length_unproven", None)
     world.stream_policy(accept_unproven_length=True)
     other = world.source.put(URL + "2", BODY, head=False)
     world.source.script(other, Says(without=("Content-Length",)))
-    assert streamed(world, world.fetch(other))["length_unproven"] is True
+    assert world.streamed(world.fetch(other))["length_unproven"] is True
     # With a digest, or a length that HEAD told, it is proven.
     world.stream_policy(accept_unproven_length=False)
     for number, known in enumerate([{"head": False}, {}], 3):
         url = world.source.put(f"{URL}{number}", BODY, **known)
         world.source.script(url, Says(without=("Content-Length",)))
         job = world.fetch(url, sha256=None if number == 4 else sha256(BODY))
-        assert streamed(world, job)["length_unproven"] is False
+        assert world.streamed(job)["length_unproven"] is False
 
 
 def test_answers_that_do_not_fit_together_are_given_up_after_a_few(world: World) -> None:
     odd = Says(headers={"Content-Range": "bytes 0-9/10"})  # on a 200
     world.source.script(URL, odd, odd, odd)
     job = world.plan(URL)
-    assert try_stream(world, job) == Failed("restarts_exhausted", 1.0)
+    assert world.try_stream(job) == Failed("restarts_exhausted", 1.0)
     assert len(world.source.gets(URL)) == 3
 
 
 def test_an_answer_that_does_not_fit_is_asked_for_again_from_the_start(world: World) -> None:
     world.source.script(URL, Says(body=[BODY[:HALF], Retryable("cut", code="body_cut")]), Says(status=416))
     job = world.plan(URL)
-    try_stream(world, job)
+    world.try_stream(job)
     world.make_due(job)
     world.drive()
     assert [get.start for get in world.source.gets(URL)] == [0, HALF, 0]
@@ -188,7 +176,7 @@ def test_joined_bytes_that_hash_to_something_else_are_brought_anew(world: World)
     """The same validator over other bytes (HTTP.md row 37): only the expected digest can tell."""
     world.source.script(URL, Says(body=[os.urandom(HALF), Retryable("cut", code="body_cut")]))
     job = world.plan(URL, sha256=sha256(BODY))
-    try_stream(world, job)
+    world.try_stream(job)
     world.make_due(job)
     world.drive()
     assert [get.start for get in world.source.gets(URL)] == [0, HALF, 0]
@@ -209,10 +197,10 @@ def test_a_download_past_its_deadline_is_handed_back_with_its_bytes(world: World
     world.stream_policy(deadline_s=100.0, min_rate_bytes_s=0.0)
     world.source.script(URL, Says(body=[BODY[:HALF], wait(world, 101.0), BODY[HALF : HALF + 1], BODY[HALF + 1 :]]))
     job = world.plan(URL)
-    assert try_stream(world, job) == Failed("deadline", 1.0)
+    assert world.try_stream(job) == Failed("deadline", 1.0)
     world.make_due(job)
     world.drive()
-    assert streamed(world, job)["resumed_from_bytes"] == HALF + 1
+    assert world.streamed(job)["resumed_from_bytes"] == HALF + 1
 
 
 @pytest.mark.parametrize(("seconds", "code"), [(59.0, None), (61.0, "too_slow")])
@@ -220,7 +208,7 @@ def test_a_rate_below_the_least_over_a_window_is_too_slow(world: World, seconds:
     world.stream_policy(min_rate_bytes_s=1000.0, min_rate_window_s=60.0)
     world.source.script(URL, Says(body=[BODY[:10], wait(world, seconds), BODY[10:20], BODY[20:]]))
     job = world.plan(URL)
-    outcome = try_stream(world, job)
+    outcome = world.try_stream(job)
     assert outcome == (Failed(code, 1.0) if code else Done(State.STREAMING))
 
 
@@ -229,7 +217,7 @@ def test_the_time_it_took_is_measured(world: World) -> None:
     job = world.fetch(URL)
     (noted,) = world.sql("SELECT * FROM manifest")
     assert (noted.bytes_written, noted.elapsed_ms, noted.avg_write_mibps) == (len(BODY), 2000, 0.024)
-    assert streamed(world, job)["bytes_written"] == len(BODY)
+    assert world.streamed(job)["bytes_written"] == len(BODY)
 
 
 def test_what_the_server_refuses_for_good_ends_the_job_with_its_code(world: World) -> None:

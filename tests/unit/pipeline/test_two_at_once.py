@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from dlpipe.core.errors import Retryable
-from dlpipe.core.flow import OpType
 from dlpipe.core.states import State, Status
 from dlpipe.pipeline.reconcile import reconcile
 from dlpipe.pipeline.runner import Done, Dropped, Failed
@@ -23,17 +22,6 @@ HALF = 20_000
 @pytest.fixture(autouse=True)
 def _page(world: World) -> None:
     world.source.put(URL, BODY)
-
-
-def streamed(world: World, job: str) -> dict[str, Any]:
-    found = world.op(job, OpType.STREAM).result
-    assert found is not None
-    return dict(found)
-
-
-def try_stream(world: World, job: str, run: int = 1) -> Any:
-    world.run_to("stream", job, run)
-    return world.run("stream", job, run)
 
 
 def test_two_jobs_with_the_same_url_take_turns_and_no_attempt_is_used(world: World) -> None:
@@ -70,7 +58,7 @@ def test_a_waiting_job_never_takes_the_part_from_one_that_works(world: World, mo
     """What the sidecar said before the claim is the other job's; it must not pass for the holder."""
     first, second = world.plan(URL), world.plan(URL, artifact_id="second")
     world.source.script(URL, Says(body=[BODY[:HALF], Retryable("cut", code="body_cut")]))
-    try_stream(world, second)
+    world.try_stream(second)
     world.make_due(second)
     world.source.put(URL, other := os.urandom(len(BODY)), etag='"v2"')  # so the first job begins anew
     world.run_to("stream", first)
@@ -91,9 +79,9 @@ def test_a_waiting_job_never_takes_the_part_from_one_that_works(world: World, mo
 def test_when_another_jobs_finalize_takes_the_part_the_file_is_still_right(world: World) -> None:
     first, second = world.plan(URL), world.plan(URL, artifact_id="second")
     for job in (first, second):
-        assert try_stream(world, job) == Done(State.STREAMING)
+        assert world.try_stream(job) == Done(State.STREAMING)
     assert len(world.source.gets(URL)) == 1  # the second found all of it there
-    assert streamed(world, second)["resumed_from_bytes"] == len(BODY)
+    assert world.streamed(second)["resumed_from_bytes"] == len(BODY)
     world.run("finalize", first)
     assert world.run("finalize", second) == Failed("part_damaged", 1.0)
     for stage in ("index", "dedupe"):

@@ -1,0 +1,80 @@
+"""Work on blocks of bytes behind the back of who fills them: a few buffers go round between two threads.
+
+hashlib lets go of the interpreter's lock, so that hashing one block and receiving the next take their time together.
+"""
+
+from __future__ import annotations
+
+import mmap
+import queue
+import threading
+from collections.abc import Callable
+
+BLOCK_BYTES = 256 << 10
+BLOCKS = 3
+
+
+class Behind:
+    """`work` is called with each block in its order, on another thread; what it raises comes up at the next call."""
+
+    def __init__(self, work: Callable[[memoryview], None]) -> None:
+        self._work = work
+        self._free: queue.SimpleQueue[memoryview] = queue.SimpleQueue()
+        self._given: queue.SimpleQueue[tuple[memoryview, memoryview] | None] = queue.SimpleQueue()
+        self._done: queue.SimpleQueue[memoryview] = queue.SimpleQueue()
+        self._out = 0
+        self._lent: memoryview | None = None
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="dlpipe-hash", daemon=True)
+        for _ in range(BLOCKS):
+            # Mapped, not from the heap: pages that were never touched cost nothing.
+            self._free.put(memoryview(mmap.mmap(-1, BLOCK_BYTES)))
+        self._thread.start()
+
+    def buffer(self) -> memoryview:
+        """A block to be filled; the same one again as long as it was not handed over."""
+        if self._lent is None:
+            self._lent = self._take_back() if self._out == BLOCKS else self._free.get()
+        self._raise()
+        return self._lent
+
+    def hand_over(self, data: memoryview) -> bool:
+        """Have it worked on, if it lies in the block that was lent; it must not be touched any more."""
+        if self._lent is None or data.obj is not self._lent.obj:
+            return False
+        self._given.put((self._lent, data))
+        self._lent = None
+        self._out += 1
+        return True
+
+    def settle(self) -> None:
+        """Wait until everything that was handed over is done."""
+        while self._out:
+            self._free.put(self._take_back())
+        self._raise()
+
+    def close(self) -> None:
+        """End the thread, after what was handed over."""
+        self._given.put(None)
+        self._thread.join()
+
+    def _take_back(self) -> memoryview:
+        block = self._done.get()
+        self._out -= 1
+        return block
+
+    def _raise(self) -> None:
+        if self._error is not None:
+            error, self._error = self._error, None
+            raise error
+
+    def _run(self) -> None:
+        while (given := self._given.get()) is not None:
+            block, data = given
+            if self._error is None:  # nothing counts after what failed
+                try:
+                    self._work(data)
+                except BaseException as error:
+                    self._error = error
+            del given, data
+            self._done.put(block)

@@ -1,0 +1,123 @@
+"""What lies in the staging folders, looked at in pages; and its removal, under the lock that its holder would have."""
+
+from __future__ import annotations
+
+import fcntl
+import itertools
+import os
+import re
+import stat
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from dlpipe.core.ports import Staged
+from dlpipe.store.folders import disk_errors, folder
+from dlpipe.store.partfile import MAX_SIDECAR_BYTES
+from dlpipe.store.sidecar import Sidecar
+
+_PART = re.compile(r"(?P<slug>[0-9a-f]{16})\.(?:part|json)\Z")
+_TEMPORARY = re.compile(
+    r"(?:[0-9a-f]{16}\.part\.[0-9a-f]{8}\.new|[0-9a-f]{16}\.json\.[0-9]+\.[0-9]+|.+\.[0-9a-f]{8}\.tmp)\Z"
+)
+
+
+def walk(root: Path, staging: str, now: float, after: str, limit: int) -> list[Staged]:
+    """What is staged behind `after` (tenant/name), in the order of names."""
+    with disk_errors():
+        return list(itertools.islice(_all(root, staging, now, after), limit))
+
+
+def _all(root: Path, staging: str, now: float, after: str) -> Iterator[Staged]:
+    behind_tenant, _, behind_name = after.partition("/")
+    for tenant in _names(root, (staging,)):
+        if tenant < behind_tenant:
+            continue
+        behind = behind_name if tenant == behind_tenant else ""
+        with suppress(FileNotFoundError, NotADirectoryError), folder(root, (staging, tenant)) as where:
+            # All names of a part share its slug, and count as one.
+            for slug, names in itertools.groupby(sorted(os.listdir(where)), _key):
+                if slug > behind:
+                    yield _described(where, tenant, slug, list(names), now)
+
+
+def _names(root: Path, parts: tuple[str, ...]) -> list[str]:
+    try:
+        with folder(root, parts) as where:
+            return sorted(os.listdir(where))
+    except FileNotFoundError:
+        return []
+
+
+def _key(name: str) -> str:
+    match = _PART.match(name)
+    return match["slug"] if match else name
+
+
+def _described(where: int, tenant: str, slug: str, names: list[str], now: float) -> Staged:
+    part = _PART.match(names[0])
+    side = _sidecar(where, slug) if part else None
+    newest, size, plain = 0.0, 0, True
+    for name in names:
+        with suppress(FileNotFoundError):
+            found = os.stat(name, dir_fd=where, follow_symlinks=False)
+            newest = max(newest, found.st_mtime, found.st_ctime)
+            size += found.st_size
+            plain = plain and stat.S_ISREG(found.st_mode)
+    return Staged(
+        path=f"{tenant}/{slug}",
+        part=slug if part and plain else None,
+        temporary=plain and part is None and _TEMPORARY.match(slug) is not None,
+        job_id=side.job_id if side else None,
+        size=size,
+        age_s=now - newest,
+    )
+
+
+def _sidecar(where: int, slug: str) -> Sidecar | None:
+    try:
+        fd = os.open(f"{slug}.json", os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=where)
+    except OSError:
+        return None
+    with os.fdopen(fd, "rb") as file:
+        return Sidecar.load(file.read(MAX_SIDECAR_BYTES))
+
+
+def discard(root: Path, staging: str, now: float, staged: Staged, older_than_s: float) -> bool:
+    """Remove it unless somebody holds it, or has touched it since it was looked at."""
+    tenant, _, name = staged.path.partition("/")
+    main = f"{name}.part" if staged.part else name
+    names = [f"{name}.json", main] if staged.part else [main]  # the sidecar first: without it a part is nothing
+    with disk_errors(), suppress(FileNotFoundError), folder(root, (staging, tenant)) as where:
+        there = [one for one in names if _inode(where, one) is not None]
+        if not there:
+            return False
+        fd = _open(where, main, create=main not in there)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            again = _described(where, tenant, name, there, now)
+            untouched = again.age_s >= older_than_s and again.job_id == staged.job_id
+            if not untouched or _inode(where, main) != os.fstat(fd).st_ino:
+                return False
+            for one in names:
+                with suppress(FileNotFoundError):
+                    os.unlink(one, dir_fd=where)
+            return True
+        except BlockingIOError:
+            return False
+        finally:
+            os.close(fd)
+    return False
+
+
+def _open(where: int, name: str, *, create: bool) -> int:
+    """A sidecar whose part is gone is guarded by that part's lock all the same, so the part is made for that."""
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+    return os.open(name, flags | (os.O_CREAT if create else 0), 0o600, dir_fd=where)
+
+
+def _inode(where: int, name: str) -> int | None:
+    try:
+        return os.stat(name, dir_fd=where, follow_symlinks=False).st_ino
+    except FileNotFoundError:
+        return None

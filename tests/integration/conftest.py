@@ -1,0 +1,33 @@
+"""Real workers on a real broker, and a web server that does it right."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.fleet import QUICK, Fleet
+from tests.servers import Valkey
+from tests.webserver import WebServer
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[Valkey]:
+    with tempfile.TemporaryDirectory(prefix="dl") as directory, Valkey(directory) as server:
+        yield server
+
+
+@pytest.fixture
+def web() -> Iterator[WebServer]:
+    with WebServer() as server:
+        yield server
+
+
+@pytest.fixture
+def fleet(broker: Valkey, tmp_path: Path) -> Iterator[Fleet]:
+    with broker.client() as client:
+        client.flushall()
+    with Fleet(tmp_path / "home", broker, **QUICK) as fleet:
+        yield fleet

@@ -1,0 +1,191 @@
+"""Every guard that the model can be without, where dlpipe has it, and what breaks when it is gone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Never(StrEnum):
+    """What must never happen, and what must always be possible."""
+
+    OVERTAKEN = "whoever was overtaken, or has let go, changes nothing in the ledger"
+    TWICE = "each stage is recorded once for its key, and what is recorded stays as it is"
+    PUBLISHED = "a job publishes its outcome once"
+    BYTES = "a final name holds exactly the bytes that hash to it"
+    REPLACED = "a file that has its final name is not replaced, and its bytes are not written"
+    THERE = "what the ledger calls final is in its place"
+    TABLE = "the state moves along the table, and a run's number only grows"
+    OVER = "a run that is over is not gone on with"
+    ALONE = "nobody claims a job past a lock that is kept in Redis, or past a lease that lives in the row"
+    ORPHAN = "nobody at work is taken for dead whose lease still lives, in Redis or in the row"
+    FOREIGN = "a lease is extended and given back by its holder alone"
+    EXPIRED = "a lease whose time is over at its holder is not extended"
+    STOPS = "a worker that has lost its lease stops before its next step"
+    WRITERS = "a part gets bytes from one writer at a time"
+    PART = "the part of a later holder is not taken by an earlier one"
+    AGAIN = "what is found done is not failed and done again"
+    EARLY = "a message never speaks of what is not committed yet"
+    CANCELED = "a job whose result is registered is not canceled"
+    HELD_UP = "a worker that was stopped holds nobody up"
+    LOST = "from everywhere the job can still come to its end, as long as one worker is awake"
+
+
+class Fault(StrEnum):
+    """What may go wrong, or be wished. Time that runs out, and heartbeats, are no faults: they cost nothing."""
+
+    KILL = "a worker is killed"
+    STOP = (
+        "a worker is stopped for longer than its lease, and perhaps wakes up later: also in the middle of a heartbeat"
+    )
+    DOUBLE = "a message is doubled"
+    LOSE = "a message is lost"
+    EMPTY = "Redis is emptied"
+    EARLY = "the lease in the row runs out early: the database cannot be reached, or its clock jumps"
+    SLOW = "reconcile pauses between looking and acting"
+    UNANSWERED = "the database does not answer to a commit, and may have carried it out"
+    FAILURE = "the network or the disk fails a stage"
+    CHANGE = "the server's file changes, with or without saying so"
+    DAMAGE = "the disk damages a part that nobody has open"
+    TWIN = "another job publishes the same bytes"
+    CANCEL = "somebody cancels"
+    RETRY = "somebody retries what failed for good"
+
+
+EVERY_FAULT = frozenset(Fault)
+
+
+class Guard(StrEnum):
+    LOCK = "lock"
+    LOCK_TOKEN = "lock-token-on-release"
+    RENEW_TOKEN = "lock-token-on-renewal"
+    RENEW_EXPIRED = "renewal-of-what-is-over"
+    RENEW_FENCE = "fence-on-renewal"
+    CHECK = "lease-check"
+    FENCE_UP = "fence-up-on-claim"
+    FENCE = "fence-on-record"
+    RUN = "run-on-claim"
+    DUE = "due-on-claim"
+    DUE_START = "due-on-start"
+    STATE = "state-on-claim"
+    LEASE_FREE = "lease-free-on-claim"
+    RECORD_STATE = "state-on-record"
+    LET_GO = "let-go"
+    OP_FENCE = "fence-on-op"
+    REPLAY = "replay"
+    FIRST_RESULT = "first-result-stays"
+    PROBE = "probe"
+    ONE_TRANSACTION = "one-transaction"
+    EFFECT_FIRST = "effect-before-record"
+    COMMIT_FIRST = "commit-before-publish"
+    RESEND = "resend"
+    ORPHANS = "orphans"
+    ORPHAN_REDIS = "orphan-asks-redis"
+    ORPHAN_ROW = "orphan-asks-the-row"
+    ORPHAN_COMPARE = "orphan-compares"
+    ORPHAN_FENCE_UP = "orphan-fence-up"
+    CANCEL_FENCE_UP = "cancel-fence-up"
+    CANCEL_STATE = "cancel-state"
+    PART_LOCK = "part-lock"
+    PART_FENCE = "part-fence"
+    OVERTAKE = "overtaking"
+    REHASH = "rehash"
+    BY_HANDLE = "link-by-handle"
+    NO_OVERWRITE = "no-overwrite"
+
+
+ALL = frozenset(Guard)
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A guard that is not there, and what may go wrong while it is not."""
+
+    guard: Guard
+    where: str
+    says: str
+    most: int = 1
+    faults: frozenset[Fault] = EVERY_FAULT
+
+
+G, F = Guard, Fault
+CASES = (
+    Case(G.LOCK, "`RedisLeases.hold`, lease/lock.py", "One holder per job: `SET NX`.", 2),
+    Case(G.LOCK_TOKEN, "`_GIVE_BACK`, lease/lock.py", "A lock is deleted only by whom its token names."),
+    Case(G.RENEW_TOKEN, "`_EXTEND`, lease/lock.py", "A lock is extended only by whom its token names."),
+    Case(G.RENEW_EXPIRED, "`Heartbeat.beat`, lease/heartbeat.py", "A lease that is lost here is not extended there."),
+    Case(G.RENEW_FENCE, "`SqlJobs.renew`, db/jobs.py", "The row's lease is renewed under one's own fence only."),
+    Case(G.CHECK, "`HeldLease.check`, lease/heartbeat.py", "After each step, a look whether the lease is still ours."),
+    Case(G.FENCE_UP, "`SqlJobs.claim`, db/jobs.py", "Every claim raises the fence."),
+    Case(
+        G.FENCE, "`guarded`, db/guards.py", "Every write of a stage says `WHERE fence = mine`.",
+        1, frozenset({F.STOP}),
+    ),
+    Case(G.LET_GO, "`guarded`, db/guards.py", "Who has recorded, failed or handed back writes no more."),
+    Case(G.LEASE_FREE, "`lease_free` in `SqlJobs.claim`, db/jobs.py", "A claim wants the row's lease to be free."),
+    Case(G.RUN, "`SqlJobs.claim`, db/jobs.py", "A message counts for its own run only."),
+    Case(G.DUE, "`SqlJobs.claim`, db/jobs.py", "Within a run, a claim wants no next run to be due."),
+    Case(G.STATE, "`SqlJobs.claim`, db/jobs.py", "A stage claims only in the states that the table gives it."),
+    Case(G.REPLAY, "`_claim`, pipeline/runner.py", "What this run has recorded is not done again."),
+    Case(
+        G.FIRST_RESULT, "`SqlLedger.finish`, db/ledger.py", "A finished op keeps its first result.",
+        3, frozenset({F.KILL, F.RETRY}),
+    ),
+    Case(G.PROBE, "`Finalize.probe`, pipeline/stages/finalize.py", "A started op is first asked of the world."),
+    Case(G.ONE_TRANSACTION, "`_carry_out`, pipeline/runner.py", "Result, registry and state are one transaction."),
+    Case(G.EFFECT_FIRST, "`_carry_out`, pipeline/runner.py", "The effect comes before the record.", 0),
+    Case(G.COMMIT_FIRST, "`_stage`, tasks.py", "The next message is sent after the commit.", 0),
+    Case(G.RESEND, "`dispatch_lost`, pipeline/dispatch.py", "A message that must be lost is sent again."),
+    Case(G.ORPHANS, "`_orphans`, pipeline/reconcile.py", "What a dead holder held becomes due again."),
+    Case(G.ORPHAN_REDIS, "`_orphans`, pipeline/reconcile.py", "Dead is only who has no lock in Redis."),
+    Case(G.ORPHAN_ROW, "`SqlBacklog.expired`, db/backlog.py", "Dead is only whose lease in the row is over."),
+    Case(G.ORPHAN_COMPARE, "`SqlBacklog.orphan`, db/backlog.py", "It frees the holder that it has looked at.", 2),
+    Case(G.CANCEL_STATE, "`SqlOwned.cancel`, db/owned.py", "Only in states that the table lets be canceled."),
+    Case(G.PART_LOCK, "`PartFile.lock`, store/partfile.py", "Who works on a part has it locked."),
+    Case(G.PART_FENCE, "`PartFile.lock`, store/partfile.py", "The sidecar's fence keeps earlier holders out."),
+    Case(G.OVERTAKE, "`_overtake_or_raise`, store/partfile.py", "A later holder leaves a stopped one its file.", 1),
+    Case(G.REHASH, "`LocalBlobStore.publish`, store/local.py", "The bytes are hashed again from disk.", 1),
+    Case(G.BY_HANDLE, "`name_new`, store/links.py", "The open file gets the name, not what bears the part's name."),
+    Case(G.NO_OVERWRITE, "`name_new`, store/links.py", "A final name that is taken is never overwritten."),
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Belt:
+    """A guard behind others: alone it is not missed. `others` are those that must go, too, for harm to come."""
+
+    guard: Guard
+    where: str
+    covered: str
+    faults: frozenset[Fault]
+    others: frozenset[Guard] = frozenset()
+    most: int = 1
+
+
+BELTS = (
+    Belt(
+        G.ORPHAN_FENCE_UP, "`SqlBacklog.orphan`, db/backlog.py",
+        "freeing empties the owner, and `let-go` refuses whoever writes without being one",
+        frozenset({F.STOP}), frozenset({G.LET_GO}),
+    ),
+    Belt(
+        G.CANCEL_FENCE_UP, "`SqlOwned.cancel`, db/owned.py",
+        "canceling empties the owner, and from `CANCELED` the table has no step",
+        frozenset({F.CANCEL}), frozenset({G.LET_GO, G.RECORD_STATE}),
+    ),
+    Belt(
+        G.RECORD_STATE, "`guarded`, db/guards.py",
+        "whoever changes the state raises the fence or empties the owner",
+        frozenset({F.CANCEL}), frozenset({G.LET_GO, G.CANCEL_FENCE_UP}),
+    ),
+    Belt(
+        G.OP_FENCE, "`SqlLedger.finish`, db/ledger.py",
+        "the same transaction writes the job's row under `fence-on-record`, and is undone with it",
+        frozenset({F.STOP, F.DOUBLE}),
+    ),
+    Belt(
+        G.DUE_START, "`SqlJobs.claim`, db/jobs.py",
+        "only the hint of a due job carries the next run's number",
+        frozenset({F.STOP, F.DOUBLE}),
+    ),
+)  # fmt: skip

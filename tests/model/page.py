@@ -1,0 +1,156 @@
+"""docs/model.md, written from the model: what it holds, and for each guard the shortest way to harm without it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+
+from tests.model.guards import BELTS, CASES, Case, Fault, Never
+from tests.model.job import explored
+
+_INTRO = """\
+# The model: lease, fence, ledger and chain
+
+Made by `make docs` from `tests/model`. Change that, not this page.
+
+Tests try some orders of events. The model tries all of them: every order in which two workers, a broker, Redis, the
+database, reconcile and people can take their steps with one job, and in each place everything that may go wrong. It
+reads the transition table and the chain from `dlpipe/core/states.py` and `dlpipe/core/flow.py` and decides with
+`dlpipe/core/recovery.py` itself; what the database, Redis and the file system do is restated in small guarded steps,
+each naming the function that it mirrors. `tests/model/worker.py` and `effects.py` are
+what a worker does, `around.py` is all the rest.
+
+**With all guards, no order of events breaks a property, whichever {most} things go wrong.** A fast test visits all
+{fast} states for one thing that goes wrong, a slow one visits those for two. Take a guard away, and the
+model finds the shortest way to harm: those ways are the second half of this page, and tests keep them true. Five
+guards stand behind others and are not missed alone; they are listed as such.
+"""
+
+_HOLDS = """\
+## What is in it
+
+- One job with all six stages and a file of two pieces, fetched, written, hashed, named and unlinked step by step. Two
+  attempts, then the job has failed for good.
+- Two workers, each of which may be stopped or killed between any two steps. Who was stopped and wakes up does the one
+  step that it was about to do, and only then looks at its lease: that is the late write.
+- Messages in no order. Time is only "over" or "not yet"; a lease runs out whenever nobody renews it.
+- Fences and file numbers count by their order, and the two workers are alike: worlds that differ only in such names
+  are one state. Taking the lock and asking the ledger is one step, and so is recording and letting go, unless something
+  goes wrong in between: what others do there they may as well do before or after.
+
+What it leaves out: runs that take up a finished job again (refresh, replay, repair);
+a second job, except that it publishes the same bytes; `head` finding a known URL; the bytes that
+`dedupe` shares; the parts of the queue that say who comes first. The release of a provably dead worker's lease (ADR 5)
+is the same as that lease running out at once.
+"""
+
+_LIVES = """\
+The last one is shown backwards: from the ends of the job the model walks all helpful steps in reverse, and every state
+must be met. So from wherever faults may have led, once they cease, the job ends.
+"""
+
+_BELTS = """\
+## Belt and braces
+
+These guards are not missed when they alone are gone, because others stand behind them. Where something is named as
+missing, too, harm comes only without both.
+"""
+
+_FOUND = """\
+## What it found
+
+With four things going wrong the model leaves the promise in one place, which is open: a job that has failed for good
+*after* its result was registered. `retry` starts such a job at `head` instead of at what remains. So it can be canceled
+although its result is registered (against JOB-9), and it fetches the file again; if that has changed, the job has two
+results.
+"""
+
+
+@cache
+def steps_to_harm(case: Case) -> tuple[str, tuple[str, ...]]:
+    """The property that breaks without the guard, and the shortest way there."""
+    found = explored(case.most, [case.guard], case.faults).wrong
+    if found is None:
+        raise LookupError(f"nothing breaks without {case.guard}")
+    return found.broken, found.steps
+
+
+@cache
+def states_of_one() -> int:
+    return explored(1).states
+
+
+def render() -> str:
+    return "\n".join(
+        [
+            _INTRO.format(most="two", fast=f"{states_of_one():,}"),
+            _HOLDS,
+            "## What may go wrong",
+            "",
+            *(f"- {_capital(fault)}" for fault in Fault),
+            "",
+            "## What must hold",
+            "",
+            *(f"- {_capital(never)}" for never in Never),
+            "",
+            _LIVES,
+            "## The guards",
+            "",
+            "| guard | where | what breaks without it |",
+            "| --- | --- | --- |",
+            *(f"| [{c.guard}](#{c.guard}) | {c.where} | not: {steps_to_harm(c)[0]} |" for c in CASES),
+            "",
+            _BELTS,
+            "| guard | where | who stands behind it | harm comes when also missing |",
+            "| --- | --- | --- | --- |",
+            *(
+                f"| {b.guard} | {b.where} | {b.covered} | {', '.join(sorted(b.others)) or 'nothing was found'} |"
+                for b in BELTS
+            ),
+            "",
+            _FOUND,
+            "## Without it",
+            "",
+            "The shortest way to harm, for each guard. What went before without incident is told in one line.",
+            "",
+            *(line for case in CASES for line in _case(case)),
+        ]
+    )
+
+
+def _case(case: Case) -> Iterator[str]:
+    broken, steps = steps_to_harm(case)
+    yield f"### {case.guard}"
+    yield ""
+    yield f"{case.says} ({case.where})"
+    yield ""
+    yield from (f"{number}. {step}" for number, step in enumerate(_told(steps), 1))
+    yield ""
+    yield f"**Broken:** {broken}."
+    yield ""
+
+
+def _told(steps: tuple[str, ...]) -> list[str]:
+    """One stage after the other going well is one line: the harm is in what follows."""
+    told: list[str] = []
+    last = ""
+    quiet = [number for number, step in enumerate(steps) if " records `" in step and "is sent" in step]
+    begun = next((number for number, step in enumerate(steps) if not _calm(step)), len(steps))
+    calm = [number for number in quiet if number < begun]
+    if len(calm) > 1:
+        last = steps[calm[-1]].split(": ")[-1 if "; " not in steps[calm[-1]] else 1].split(";")[0]
+        told.append(f"A alone does all stages up to {last}, and the message for the next one is sent")
+        steps = steps[calm[-1] + 1 :]
+    return [*told, *steps]
+
+
+def _calm(step: str) -> bool:
+    return (
+        step.startswith(("A ", "dispatch sends"))
+        and " B " not in step
+        and not any(word in step for word in ("killed", "stopped", "wakes", "emptied", "answer"))
+    )
+
+
+def _capital(text: str) -> str:
+    return text[0].upper() + text[1:]
