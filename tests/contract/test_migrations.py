@@ -18,12 +18,9 @@ from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 
 from dlpipe.core.errors import DlpipeError, Misconfigured
-<<<<<<< HEAD
 from dlpipe.core.layout import part_slug
-=======
 from dlpipe.core.model import Scope
 from dlpipe.core.states import Status
->>>>>>> reopen
 from dlpipe.db import SqlDatabase, schema
 from dlpipe.db.clock import now
 from dlpipe.db.migrate import migrate
