@@ -26,7 +26,6 @@ _GUARDS = "dlpipe/db/guards.py"
 _LEDGER = "dlpipe/db/ledger.py"
 _BACKLOG = "dlpipe/db/backlog.py"
 _LOCK = "dlpipe/lease/lock.py"
-_BEAT = "dlpipe/lease/heartbeat.py"
 _CRASH = "tests/crash/test_crash_points.py"
 _ORDER = "tests/integration/test_power_cut_order.py"
 _OVERTAKEN = "tests/contract/test_overtaken.py"
@@ -63,7 +62,7 @@ MUTANTS = (
         ".where(_T.job_id == job_id, _T.lease_owner.is_not(None))", ("tests/contract/test_jobs.py",),
     ),
     Mutant(
-        "expired-lease-renewable", "a lease whose time is over here still counts", _BEAT,
+        "expired-lease-renewable", "a lease whose time is over here still counts", "dlpipe/lease/held.py",
         "if self._lost is None and self._clock() >= self._until:", "if False:",
         ("tests/unit/lease/test_heartbeat.py",),
     ),
@@ -84,15 +83,12 @@ MUTANTS = (
     ),
     Mutant(
         "lease-not-checked-between-chunks", "a worker goes on writing after its lease is lost",
-        "dlpipe/pipeline/stages/fetch.py",
-        "        for chunk in answer.chunks():\n            self._lease.check()\n",
-        "        for chunk in answer.chunks():\n",
+        "dlpipe/pipeline/stages/body.py", "                self._lease.check()\n", "",
         ("tests/unit/pipeline/test_stream.py", "tests/unit/pipeline/test_runner_failures.py"),
     ),
     Mutant(
-        "live-lease-reaped", "reconcile takes a job from a holder whose lock still lives",
-        "dlpipe/pipeline/reconcile.py",
-        "if e.job.job_id not in live", "if e.job.job_id", ("tests/unit/pipeline/test_reconcile.py",),
+        "live-lease-reaped", "reconcile takes a job from a holder whose lock still lives", "dlpipe/core/recovery.py",
+        "if not facts.owner_dead and facts.live:", "if False:", ("tests/unit/pipeline/test_reconcile.py",),
     ),
     # ── the ledger ──
     Mutant(
@@ -223,8 +219,8 @@ MUTANTS = (
     # ── parts ──
     Mutant(
         "part-truncated", "a part is cut instead of unlinked, under a writer that may wake up", _STAGING,
-        "            self._replace()\n            self._offset, self._digest, self._marks = 0",
-        "            os.ftruncate(self._fd, 0)\n            self._offset, self._digest, self._marks = 0",
+        "            self._replace()\n            self._stand_at",
+        "            os.ftruncate(self._fd, 0)\n            self._stand_at",
         ("tests/contract/test_staging.py", "tests/contract/test_staging_progress.py"),
     ),
     Mutant(
@@ -236,7 +232,8 @@ MUTANTS = (
     ),
     Mutant(
         "later-holder-robbed", "an earlier holder takes the part from a later one", _PART,
-        "        if side.fence >= self._fence:\n            raise LeaseLost(", "        if False:\n            raise LeaseLost(",
+        "        if side.fence >= self._fence:\n            raise LeaseLost(",
+        "        if False:\n            raise LeaseLost(",
         ("tests/contract/test_staging.py",),
     ),
     Mutant(
@@ -268,7 +265,8 @@ MUTANTS = (
         ("tests/unit/pipeline/test_dispatch.py",),
     ),
     Mutant(
-        "window-ignored", "more is in flight than the window allows", _BACKLOG,
-        "room = min(limit, window - sum(in_flight.values()))", "room = limit", ("tests/contract/test_dispatch.py",),
+        "window-ignored", "more is in flight than the window allows", "dlpipe/db/due.py",
+        "self._room = min(limit, window - self._hosts.total())", "self._room = limit",
+        ("tests/contract/test_dispatch.py",),
     ),
 )  # fmt: skip

@@ -11,15 +11,11 @@ from dlpipe.core.states import State, status_of
 from tests.crash.kinds import BODY, OTHER, Kind
 from tests.world import World, sha256
 
-_LITTER = {"stray_part", "stray_temp"}
 _ONCE_PER_RUN = {OpType.HEAD, OpType.RESUME, OpType.STREAM}
 
 
-def violations(world: World, kind: Kind, job_id: str, *, litter: bool = False) -> Iterator[str]:
-    """What is not as it must be, in plain words; the independent checker is asked as well, and asked strictly.
-
-    `litter`: a worker was killed, or came late, and may have left something in the staging folder (HEAL-4).
-    """
+def violations(world: World, kind: Kind, job_id: str) -> Iterator[str]:
+    """What is not as it must be, in plain words; the independent checker is asked as well, and asked strictly."""
     row, view = world.row(job_id), world.view(job_id)
     if row.state != kind.ends:
         yield f"the job ended as {row.state} ({view.error_code}), not as {kind.ends}"
@@ -35,7 +31,7 @@ def violations(world: World, kind: Kind, job_id: str, *, litter: bool = False) -
     yield from _ops(world, kind, job_id)
     yield from _records(world, kind, job_id)
     yield from _files(world, kind)
-    yield from _checked(world, litter)
+    yield from _checked(world)
 
 
 def _ops(world: World, kind: Kind, job_id: str) -> Iterator[str]:
@@ -86,8 +82,8 @@ def _files(world: World, kind: Kind) -> Iterator[str]:
         yield f"{shown} files for {len(known)} pointers"
 
 
-def _checked(world: World, litter: bool) -> Iterator[str]:
+def _checked(world: World) -> Iterator[str]:
     url = world.database.url.render_as_string(hide_password=False)
     for finding in verify.check(url, world.root, verify.Options(strict=True)):
-        if not finding.is_note and not (litter and finding.code in _LITTER):
+        if not finding.is_note:
             yield f"{finding.code}: {finding.subject} {finding.detail}"

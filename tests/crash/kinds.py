@@ -74,7 +74,9 @@ class Kind:
         if self.page is not None:
             world.source.pages[URL] = self.page
         world.source.put(TWIN_URL, BODY, chunk=CHUNK)
-        world.policy(**self.policy)
+        # What lies in the staging folder is old as soon as nobody holds it.
+        heal = replace(world.deps.policy.heal, part_age_s=0.0)
+        world.policy(heal=heal, **self.policy)
         world.deps = replace(world.deps, store=LocalBlobStore(world.root, linking=self.linking))
 
     def work(self, world: World, at: At) -> None:

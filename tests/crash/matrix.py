@@ -48,7 +48,6 @@ ENGINES = ("sqlite", "postgresql")
 ROUNDS = 4
 """Of reconcile, after which a job must be at its end; one more must then find nothing to do."""
 SURVIVED = 7
-_LITTERING = (Fault.KILLED, Fault.KILLED_SENT_AGAIN, Fault.OVERTAKEN)
 _STAGES = frozenset(row.name for row in flow.STAGES)
 
 
@@ -246,7 +245,7 @@ def play(site: Site, cell: Cell) -> Outcome:
         if cell.fault is Fault.REDIS:
             site.redis.flushall()
         again = cell.passage.step if cell.fault is Fault.KILLED_SENT_AGAIN else ""
-        rounds, found = heal(site, kind, job_id, again, litter=cell.fault in _LITTERING)
+        rounds, found = heal(site, kind, job_id, again)
         wrong += found
     except Exception:
         wrong.append(traceback.format_exc())
@@ -330,7 +329,7 @@ def _everything(site: Site, kind: Kind) -> tuple[Any, Any]:
         return world.everything(), world.blobs()
 
 
-def heal(site: Site, kind: Kind, job_id: str, again: str = "", *, litter: bool = False) -> tuple[int, list[str]]:
+def heal(site: Site, kind: Kind, job_id: str, again: str = "") -> tuple[int, list[str]]:
     """What the others do from then on: after how many rounds of reconcile the job was at its end, and what is wrong.
 
     `again`: before anything is healed, the broker hands out the message that the dead worker held in that step.
@@ -348,7 +347,7 @@ def heal(site: Site, kind: Kind, job_id: str, again: str = "", *, litter: bool =
             elif not any(found[0][1:]) and states.is_terminal(State(found[0].state), retry_due=False):
                 site.pass_time(world)
                 assert reconcile(world.deps).dispatched == 0
-                return rounds, list(violations(world, kind, job_id, litter=litter))
+                return rounds, list(violations(world, kind, job_id))
             site.pass_time(world)
             reconcile(world.deps)
             world.drive()

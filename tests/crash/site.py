@@ -23,7 +23,6 @@ from dlpipe.db.clock import after
 from dlpipe.db.migrate import migrate
 from dlpipe.db.schema import artifact_jobs, metadata
 from dlpipe.lease.lock import PREFIX, RedisLeases
-from dlpipe.store.staging import STAGING
 from tests.crash.faults import FaultyDatabase
 from tests.postgres import Postgres
 from tests.servers import Valkey
@@ -31,7 +30,6 @@ from tests.world import World
 
 LEASE_S = 600.0
 _EMPTY = "; ".join(f'DELETE FROM "{table.name}"' for table in reversed(metadata.sorted_tables))
-_LONG_AGO = 1_000_000_000
 
 
 class Ledgers(Protocol):
@@ -172,5 +170,3 @@ class Site:
         with world.database.engine.begin() as connection:
             for column in (artifact_jobs.c.lease_until, artifact_jobs.c.due_at, artifact_jobs.c.published_at):
                 connection.execute(sa.update(artifact_jobs).where(column.is_not(None)).values({column: past}))
-        for path in (self.root / STAGING).rglob("*"):
-            os.utime(path, (_LONG_AGO, _LONG_AGO))
