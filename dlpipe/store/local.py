@@ -99,6 +99,7 @@ class LocalBlobStore:
         """Bytes under a name that is not their hash are moved away, never written over."""
         with suppress(FileNotFoundError):
             os.rename(place.name, f"{place.name}.damaged-{uuid.uuid4().hex[:8]}", src_dir_fd=where, dst_dir_fd=where)
+            crash_point("store.set_aside")
 
     def size(self, pointer: str) -> int | None:
         found = self._look(place_of(pointer))
@@ -178,20 +179,22 @@ class LocalBlobStore:
         ):
             action = self._name_copy(source.name, there, place, here)
             if action is None:
-                size = os.stat(source.name, dir_fd=there, follow_symlinks=False).st_size
+                theirs = os.stat(source.name, dir_fd=there, follow_symlinks=False)
                 with _alone(here):
-                    if not self._has_size(here, place, size):
+                    if not self._stands(here, place, theirs):
                         self._set_aside(here, place)
                         action = self._name_copy(source.name, there, place, here)
+            crash_point("copy.named")
             os.fsync(here)
             return action or DedupeAction.SKIPPED
 
-    def _has_size(self, where: int, place: Place, size: int) -> bool:
+    def _stands(self, where: int, place: Place, theirs: os.stat_result) -> bool:
+        """Is it there already? As another name of the same file, or with bytes that are as right as its name."""
         try:
             found = os.stat(place.name, dir_fd=where, follow_symlinks=False)
         except FileNotFoundError:
             return False
-        return stat.S_ISREG(found.st_mode) and found.st_size == size
+        return same_file(found, theirs) or self._right_at(where, place, theirs.st_size)
 
     def _name_copy(self, name: str, there: int, place: Place, here: int) -> DedupeAction | None:
         """Give the bytes of `name` a further name or a file of their own; None when the name is taken."""
@@ -211,6 +214,7 @@ class LocalBlobStore:
                 if sha256_of(fd)[0] != place.sha256:
                     raise Retryable("the copy does not hash to its name", code="store_io_error")
                 path = str(self._root / STAGING / place.tenant / temporary)
+                crash_point("copy.prepared")
                 return action if name_new(fd, path, place.name, here) else None
             finally:
                 os.close(fd)
