@@ -62,6 +62,15 @@ docs: setup ## Draw the state machines and tables of the docs from the code
 	$(BIN)/python ops/docs_torrents.py
 	$(BIN)/python ops/docs_model.py
 
+.PHONY: crash
+crash: setup ## Every crash point times every fault, and each system call of publishing; some minutes
+	$(BIN)/python -m tests.crash.matrix --processes $(WORKERS) $(ARGS)
+	$(BIN)/python -m tests.crash.sweep
+
+.PHONY: mutants
+mutants: setup ## Break each guard in a copy of the package and see who notices; some minutes
+	$(BIN)/python ops/mutants.py --processes $(WORKERS) --write docs/mutants.md $(ARGS)
+
 # Not `setup`: it refuses a lock that has fallen behind pyproject.toml, which is what this mends.
 .PHONY: lock
 lock: ## Rewrite the lock files from pyproject.toml; UPGRADE=1 takes the newest versions

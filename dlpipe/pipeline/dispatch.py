@@ -17,6 +17,7 @@ def dispatch(deps: Deps) -> int:
     while True:
         with deps.database.write() as unit:
             hints = unit.backlog.take_due(policy.batch, policy.window, policy.window_per_host)
+            crash_point("dispatch.marking")
         _send(deps, hints)
         sent += len(hints)
         if len(hints) < policy.batch:
@@ -37,6 +38,7 @@ def dispatch_lost(deps: Deps) -> int:
     missing = waiting - held
     with deps.database.write() as unit:
         hints = unit.backlog.take_lost(min(missing, deps.policy.batch), deps.policy.lost_after_s)
+        crash_point("dispatch.marking_lost")
     _send(deps, hints)
     return len(hints)
 
@@ -63,3 +65,4 @@ def _send(deps: Deps, hints: Sequence[Hint]) -> None:
         with deps.database.write() as unit:
             unit.backlog.unpublish([hint.job_id for hint in hints])
         raise
+    crash_point("dispatch.sent")

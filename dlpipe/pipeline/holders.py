@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from dlpipe.core.crash import crash_point
 from dlpipe.core.ports import Held, Unit
 from dlpipe.core.recovery import ClearMirror, GiveUp, HolderFacts, Requeue, after_silence
 from dlpipe.pipeline.round import Round
@@ -19,6 +20,7 @@ def silent(this: Round) -> None:
         this.count("dead_owners")
         if not this.dry_run:
             leases.release_dead(one.job.job_id, one.token)
+            crash_point("reconcile.released")
         _heal(this, one, owner_dead=True, live=False)
     # Page by page to the end: leases that Redis keeps alive must not stand in the way of those behind them.
     for page in _pages(this, lambda unit, after: unit.backlog.expired(this.deps.policy.batch, after)):
@@ -55,3 +57,5 @@ def _heal(this: Round, held: Held, *, owner_dead: bool, live: bool) -> None:
                     this.found("orphans_exhausted", job.job_id, "failed for good")
             case _:
                 pass
+        crash_point("reconcile.freeing")
+    crash_point("reconcile.freed")

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any
 
+from dlpipe.core.crash import crash_point
 from dlpipe.core.errors import DlpipeError, InvalidInput
 from dlpipe.core.model import JobSpec, PlanAnswer, job_spec
 from dlpipe.core.ports import Unit
@@ -92,6 +93,8 @@ def plan(deps: Deps, fields: Mapping[str, Any]) -> PlanAnswer:
         answer = unit.jobs.plan_if_absent([made])[0]
         if fields.get(REFRESH):
             answer = _refreshed(unit, made, answer)
+        crash_point("plan.writing")
+    crash_point("plan.written")
     if answer.outcome in ("created", "known", "refreshed"):
         nudge(deps)
     return answer
@@ -138,6 +141,7 @@ def plan_each(deps: Deps, requests: Iterable[Mapping[str, Any]]) -> Iterator[Pla
                 _refreshed(unit, made, answer) if refresh else answer
                 for (_, made, refresh), answer in zip(specs, answers, strict=True)
             ]
+        crash_point("plan.batch_written")
         nudge(deps)
         for (position, made, _), answer in zip(specs, answers, strict=True):
             yield Planned(position, made, answer)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
+from dlpipe.core.crash import crash_point
 from dlpipe.core.errors import BrokerUnavailable, LeaseUnavailable, StageFailure
 from dlpipe.pipeline import blobs, dispatch, holders, parts
 from dlpipe.pipeline.deps import Deps
@@ -27,6 +28,7 @@ def reconcile(deps: Deps, *, dry_run: bool = False) -> Report:
     _tried(this, holders.silent)
     with this.unit() as unit:
         this.count("ops_abandoned", unit.ledger.mark_abandoned(deps.policy.batch))
+        crash_point("reconcile.marking")
     _send(this)
     for walk in WALKS:
         _tried(this, walk)

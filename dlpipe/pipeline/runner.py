@@ -126,6 +126,7 @@ def _claim(deps: Deps, stage: Stage, stage_name: str, job_id: str, run_no: int, 
         if op.prior is not None and op.prior_run == run_no:
             unit.rollback()  # recorded in this very run: the state has nothing to catch up on
             return Done(job.state, replayed=True)
+        crash_point(f"{stage_name}.claiming")
     lease.bind(job.fence)
     crash_point(f"{stage_name}.claimed")
     return Work(job, results, op, lease)
@@ -185,7 +186,9 @@ def _fail(
         with deps.database.write() as unit:
             unit.ledger.fail(work.op, write.code)
             unit.jobs.fail(job, write)
+            crash_point(f"{stage_name}.failing")
     except LeaseLost:
         return Dropped("lease_lost")
+    crash_point(f"{stage_name}.failed")
     deps.progress.clear(job.job_id)
     return Failed(write.code, write.due_after_s)

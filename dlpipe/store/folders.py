@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from dlpipe.core.crash import crash_point
 from dlpipe.core.errors import Permanent, Postponed, Retryable, StageFailure
 
 _OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -39,6 +40,7 @@ def _make(path: Path) -> None:
         _make(path.parent)
     with suppress(FileExistsError):
         path.mkdir()
+    crash_point("root.made")
     above = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(above)
@@ -54,6 +56,7 @@ def _enter(parent: int, name: str, create: bool) -> int:
             raise
     with suppress(FileExistsError):
         os.mkdir(name, 0o755, dir_fd=parent)
+    crash_point("folder.made")
     # The new folder's own name has to last as well; another worker that made it may not have come to this line.
     os.fsync(parent)
     return os.open(name, _OPEN_FOLDER, dir_fd=parent)

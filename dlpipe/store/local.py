@@ -15,10 +15,11 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import BinaryIO
 
 from dlpipe.core.crash import crash_point
 from dlpipe.core.downloads import Sharing
-from dlpipe.core.errors import Retryable
+from dlpipe.core.errors import Permanent, Retryable
 from dlpipe.core.layout import Place, check_id, place_of
 from dlpipe.core.ports import Adopted, Foreign, Part, StoredFile
 from dlpipe.core.results import DedupeAction
@@ -98,6 +99,7 @@ class LocalBlobStore:
         """Bytes under a name that is not their hash are moved away, never written over."""
         with suppress(FileNotFoundError):
             os.rename(place.name, f"{place.name}.damaged-{uuid.uuid4().hex[:8]}", src_dir_fd=where, dst_dir_fd=where)
+            crash_point("store.set_aside")
 
     def size(self, pointer: str) -> int | None:
         found = self._look(place_of(pointer))
@@ -129,6 +131,21 @@ class LocalBlobStore:
             if error.errno in (errno.ENOENT, errno.ENOTDIR):
                 return False
             raise as_failure(error) from error
+
+    def open(self, pointer: str, size: int) -> BinaryIO:
+        place = place_of(pointer)
+        try:
+            with folder(self._root, place.folders) as where:
+                fd = os.open(place.name, _OPEN, dir_fd=where)
+        except OSError as error:
+            if error.errno in (errno.ENOENT, errno.ENOTDIR):
+                raise _at_fault("file_missing", "is gone from the store") from None
+            raise as_failure(error) from error
+        found = os.fstat(fd)
+        if not stat.S_ISREG(found.st_mode) or found.st_size != size:
+            os.close(fd)
+            raise _at_fault("file_damaged", "has not the size with which it was registered")
+        return os.fdopen(fd, "rb")
 
     def walk(self, after: str, limit: int) -> Sequence[StoredFile]:
         return strays.walk(self._root, self._shard_width, self._clock(), after, limit)
@@ -162,20 +179,22 @@ class LocalBlobStore:
         ):
             action = self._name_copy(source.name, there, place, here)
             if action is None:
-                size = os.stat(source.name, dir_fd=there, follow_symlinks=False).st_size
+                theirs = os.stat(source.name, dir_fd=there, follow_symlinks=False)
                 with _alone(here):
-                    if not self._has_size(here, place, size):
+                    if not self._stands(here, place, theirs):
                         self._set_aside(here, place)
                         action = self._name_copy(source.name, there, place, here)
+            crash_point("copy.named")
             os.fsync(here)
             return action or DedupeAction.SKIPPED
 
-    def _has_size(self, where: int, place: Place, size: int) -> bool:
+    def _stands(self, where: int, place: Place, theirs: os.stat_result) -> bool:
+        """Is it there already? As another name of the same file, or with bytes that are as right as its name."""
         try:
             found = os.stat(place.name, dir_fd=where, follow_symlinks=False)
         except FileNotFoundError:
             return False
-        return stat.S_ISREG(found.st_mode) and found.st_size == size
+        return same_file(found, theirs) or self._right_at(where, place, theirs.st_size)
 
     def _name_copy(self, name: str, there: int, place: Place, here: int) -> DedupeAction | None:
         """Give the bytes of `name` a further name or a file of their own; None when the name is taken."""
@@ -195,6 +214,7 @@ class LocalBlobStore:
                 if sha256_of(fd)[0] != place.sha256:
                     raise Retryable("the copy does not hash to its name", code="store_io_error")
                 path = str(self._root / STAGING / place.tenant / temporary)
+                crash_point("copy.prepared")
                 return action if name_new(fd, path, place.name, here) else None
             finally:
                 os.close(fd)
@@ -275,6 +295,10 @@ class LocalBlobStore:
                     return False
                 self._set_aside(here, place)
         raise Retryable("the place of a blob is taken by other bytes again and again", code="store_error")
+
+
+def _at_fault(code: str, what: str) -> Permanent:
+    return Permanent(f"the file {what}", code=code, hint="The next reconcile brings it again, or: dlpipe refresh JOB.")
 
 
 def _hash(fd: int, size: int) -> tuple[str, int]:

@@ -8,6 +8,7 @@ import stat
 import uuid
 from contextlib import suppress
 
+from dlpipe.core.crash import crash_point
 from dlpipe.core.errors import LeaseLost, Postponed
 from dlpipe.core.remote import RemoteFacts
 from dlpipe.store.sidecar import Checkpoint, Sidecar
@@ -47,6 +48,7 @@ class PartFile:
                 self._fd = fd
                 break
             os.close(fd)  # unlinked or replaced between our opening and locking it
+        crash_point("part.locked")
         side = self._read_side()
         if side is not None and side.job_id == self._job_id and side.fence > self._fence:
             raise LeaseLost("a later holder of this job works on the part")
@@ -110,6 +112,7 @@ class PartFile:
             raise
         os.close(self._fd)
         self._fd, self._sealed = fd, False
+        crash_point("part.replaced")
 
     def close(self) -> None:
         if self._fd >= 0:
@@ -130,6 +133,7 @@ class PartFile:
         for name in (self._side_name, self._name):
             with suppress(FileNotFoundError):
                 os.unlink(name, dir_fd=self._where)
+            crash_point("part.removing")
         self._side = None
 
     def _unlink_one(self, name: str) -> None:
@@ -191,6 +195,7 @@ class PartFile:
     def _put(self, temporary: str, name: str) -> None:
         """Give what was prepared its name; where that fails, nothing stays of it."""
         try:
+            crash_point("part.putting")
             os.rename(temporary, name, src_dir_fd=self._where, dst_dir_fd=self._where)
         except BaseException:
             self._unlink_one(temporary)

@@ -15,6 +15,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from dlpipe.core.crash import crash_point
 from dlpipe.core.errors import Retryable
 from dlpipe.core.layout import check_id, part_slug
 from dlpipe.core.ports import Staged
@@ -259,6 +260,7 @@ class LocalPart(PartFile):
             for piece in side.pieces:
                 if piece.start <= self._offset < piece.end and not self._hash_to(piece.end):
                     raise part_damaged("bytes that were written are not there")
+            crash_point("part.keeping")
             if self._offset > before:
                 self._checkpoint()
             else:
@@ -337,6 +339,7 @@ class LocalPart(PartFile):
             began = time.monotonic()
             os.fsync(self._fd)
             took = round((time.monotonic() - began) * 1000)
+            crash_point("part.settled")
             if self._side is not None:
                 self._side.complete, self._side.total = True, self._offset
                 self._write_side()

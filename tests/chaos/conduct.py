@@ -22,7 +22,7 @@ HEAL_WITHIN_S = LEASE_TTL_S + 2 * HEAL_EVERY_S
 PLAN_AT = (0.0, 0.15, 0.30, 0.45)
 """Planning goes on under faults: a quarter of the jobs each time that such a share of all is at its end."""
 STALLED_S = 12.0
-"""Without any job ending for so long the next fault comes all the same."""
+"""Without a fault and without any job ending for so long the next fault comes all the same."""
 STUCK_S = 60.0
 _AGAIN_S = 0.5
 _SENT_AGAIN = 40
@@ -84,7 +84,7 @@ class Conductor:
     def _tick(self) -> None:
         time.sleep(0.05)
         self._look()
-        if time.monotonic() - self._done_at > STUCK_S and not self._active:
+        if time.monotonic() - max(self._done_at, self.story.last_fault_at) > STUCK_S and not self._active:
             self.story.violations.append(f"nothing came to its end for {STUCK_S:.0f} s under faults")
             self._coming.clear()
             self._unplanned.clear()
@@ -146,7 +146,8 @@ class Conductor:
 
     def _is_due(self, fault: Fault) -> bool:
         last = not any(one.at_done < fault.at_done for one in self._coming)
-        stalled = time.monotonic() - self._done_at > STALLED_S and not self._active
+        quiet = time.monotonic() - max(self._done_at, self.story.last_fault_at)
+        stalled = quiet > STALLED_S and not self._active
         return self._done >= fault.at_done or (last and stalled)
 
     def _is_free(self, fault: Fault) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dlpipe.core.crash import crash_point
 from dlpipe.core.flow import OpType
 from dlpipe.core.keys import Scalar
 from dlpipe.core.layout import Place
@@ -33,6 +34,7 @@ class Finalize(Stage):
         if not self.deps.store.is_right(place.pointer, streamed.sha256, streamed.size):
             return None
         self.deps.store.settle(place.pointer)
+        crash_point("finalize.settled")
         job = work.job
         with self.deps.staging.claim(job.scope.tenant_id, job.canonical_url, job.job_id, job.fence) as part:
             part.remove()

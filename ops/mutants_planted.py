@@ -1,0 +1,272 @@
+"""The planted mutants: what each guard looks like, what it looks like broken, and which tests must notice."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Mutant:
+    name: str
+    what: str
+    """What is broken, for people."""
+    file: str
+    old: str
+    new: str
+    tests: tuple[str, ...]
+
+
+_RUNNER = "dlpipe/pipeline/runner.py"
+_LOCAL = "dlpipe/store/local.py"
+_LINKS = "dlpipe/store/links.py"
+_STAGING = "dlpipe/store/staging.py"
+_PART = "dlpipe/store/partfile.py"
+_JOBS = "dlpipe/db/jobs.py"
+_GUARDS = "dlpipe/db/guards.py"
+_LEDGER = "dlpipe/db/ledger.py"
+_BACKLOG = "dlpipe/db/backlog.py"
+_LOCK = "dlpipe/lease/lock.py"
+_CRASH = "tests/crash/test_crash_points.py"
+_ORDER = "tests/integration/test_power_cut_order.py"
+_OVERTAKEN = "tests/contract/test_overtaken.py"
+
+MUTANTS = (
+    # ── fence and lease ──
+    Mutant(
+        "fence-check-removed", "a late worker's advance, failure or hand-back counts", _GUARDS,
+        "        _T.fence == job.fence,\n        # Whoever", "        # Whoever",
+        (_OVERTAKEN, "tests/contract/test_jobs.py"),
+    ),
+    Mutant(
+        "fence-not-raised-by-claim", "two holders share a fence", _JOBS,
+        "                fence=_T.fence + 1,\n", "", ("tests/contract/test_jobs.py",),
+    ),
+    Mutant(
+        "fence-not-raised-by-orphan", "a dead holder that wakes up may still write", _BACKLOG,
+        "                fence=_T.fence + 1,  # whatever the dead holder may still write is refused from here on\n", "",
+        ("tests/contract/test_dispatch.py", "tests/unit/pipeline/test_reconcile.py"),
+    ),
+    Mutant(
+        "finish-without-fence", "a late worker's result is recorded", _LEDGER,
+        ".where(_O.op_key == op.op_key, _O.fence == op.fence)\n            .values(\n                # An op",
+        ".where(_O.op_key == op.op_key)\n            .values(\n                # An op",
+        ("tests/contract/test_ledger.py",),
+    ),
+    Mutant(
+        "start-without-fence", "a late worker takes an op back from its new holder", _LEDGER,
+        "                where=_O.fence <= job.fence,\n", "", ("tests/contract/test_ledger.py",),
+    ),
+    Mutant(
+        "renew-without-fence", "an overtaken holder keeps the mirror in the row alive", _JOBS,
+        ".where(_T.job_id == job_id, _T.fence == fence, _T.lease_owner.is_not(None))",
+        ".where(_T.job_id == job_id, _T.lease_owner.is_not(None))", ("tests/contract/test_jobs.py",),
+    ),
+    Mutant(
+        "expired-lease-renewable", "a lease whose time is over here still counts", "dlpipe/lease/held.py",
+        "if self._lost is None and self._clock() >= self._until:", "if False:",
+        ("tests/unit/lease/test_heartbeat.py",),
+    ),
+    Mutant(
+        "foreign-lease-renewable", "a lock is extended without looking whose it is", _LOCK,
+        "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('PEXPIRE', KEYS[1], ARGV[2]) end\nreturn 0",
+        "return redis.call('PEXPIRE', KEYS[1], ARGV[2])", ("tests/contract/test_leases.py",),
+    ),
+    Mutant(
+        "foreign-lease-released", "a lock is deleted without looking whose it is", _LOCK,
+        "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end\nreturn 0",
+        "return redis.call('DEL', KEYS[1])", ("tests/contract/test_leases.py",),
+    ),
+    Mutant(
+        "lock-without-nx", "two workers are given the same lease", _LOCK,
+        "redis.set(key, token, nx=True, px=ttl_ms)", "redis.set(key, token, px=ttl_ms)",
+        ("tests/contract/test_leases.py",),
+    ),
+    Mutant(
+        "lease-not-checked-between-chunks", "a worker goes on writing after its lease is lost",
+        "dlpipe/pipeline/stages/body.py", "                self._lease.check()\n", "",
+        ("tests/unit/pipeline/test_stream.py", "tests/unit/pipeline/test_runner_failures.py"),
+    ),
+    Mutant(
+        "live-lease-reaped", "reconcile takes a job from a holder whose lock still lives", "dlpipe/core/recovery.py",
+        "if not facts.owner_dead and facts.live:", "if False:", ("tests/unit/pipeline/test_reconcile.py",),
+    ),
+    # ── the ledger ──
+    Mutant(
+        "state-before-effect", "FINALIZED is entered before the file has its name", _RUNNER,
+        """        result = (stage.probe(work) if work.op.seen else None) or stage.perform(work)
+        crash_point(f"{stage_name}.performed")
+        work.lease.check()
+""",
+        """        if stage_name == "finalize":
+            with deps.database.write() as unit:
+                unit.jobs.advance(job, flow.stage(stage_name), State.FINALIZED)
+            crash_point(f"{stage_name}.before_link")
+            stage_name = "finalized"
+        result = (stage.probe(work) if work.op.seen else None) or stage.perform(work)
+        crash_point(f"{stage_name}.performed")
+        if stage_name == "finalized":
+            with deps.database.write() as unit:
+                unit.ledger.finish(work.op, result, "ok")
+            return Done(State.FINALIZED)
+        work.lease.check()
+""",
+        (f"{_CRASH}::test_whoever_is_killed_the_job_ends_once", "-k", "finalize.before_link and sqlite"),
+    ),
+    Mutant(
+        "finished-op-performed-again", "a doubled message repeats the effect", _RUNNER,
+        "        if op.prior is not None and op.prior_run == run_no:\n", "        if False:\n",
+        ("tests/unit/pipeline/test_runner.py", "tests/unit/pipeline/test_two_at_once.py", _CRASH),
+    ),
+    Mutant(
+        "started-op-counts-as-done", "a started finalize is taken for a finished one",
+        "dlpipe/pipeline/stages/finalize.py",
+        "if not self.deps.store.is_right(place.pointer, streamed.sha256, streamed.size):", "if False:",
+        (_CRASH, "-k", "finalize.claimed and sqlite"),
+    ),
+    Mutant(
+        "probe-trusts-existence", "the probe looks at a file's size and not at its bytes",
+        "dlpipe/pipeline/stages/finalize.py",
+        "if not self.deps.store.is_right(place.pointer, streamed.sha256, streamed.size):",
+        "if not self.deps.store.holds(place.pointer, streamed.size):",
+        ("tests/crash/test_cells.py", "-k", "damaged"),
+    ),
+    Mutant(
+        "op-key-without-run", "a later run replays what the network said in an earlier one",
+        "dlpipe/pipeline/stages/head.py", 'return {"run": job.run, "url": job.canonical_url}',
+        'return {"url": job.canonical_url}', ("tests/unit/pipeline",),
+    ),
+    Mutant(
+        "record-in-two-transactions", "the result is on record, and the state is not", _RUNNER,
+        '            unit.ledger.finish(work.op, result, "ok")\n            unit.jobs.advance',
+        '            unit.ledger.finish(work.op, result, "ok")\n        with deps.database.write() as unit:\n'
+        "            unit.jobs.advance",
+        (_CRASH, "-k", "recording and sqlite"),
+    ),
+    Mutant(
+        "second-result-replaces-first", "an op that is finished takes another result", _LEDGER,
+        "result_json=sa.func.coalesce(_O.result_json, codec.encode(op.op_type, result)),",
+        "result_json=codec.encode(op.op_type, result),", ("tests/contract/test_ledger.py",),
+    ),
+    # ── the row ──
+    Mutant(
+        "published-at-not-cleared", "a job that waits for its next run counts as in flight for ever", _GUARDS,
+        'IDLE: Mapping[str, None] = {**FREE, "published_at": None}', "IDLE: Mapping[str, None] = {**FREE}",
+        ("tests/contract/test_jobs.py", "tests/contract/test_dispatch.py", "tests/unit/pipeline/test_runner.py"),
+    ),
+    Mutant(
+        "due-at-not-cleared", "a run that has begun is begun again", _JOBS,
+        "                due_at=None,\n            )\n            .returning(*_T)",
+        "            )\n            .returning(*_T)", ("tests/contract/test_jobs.py",),
+    ),
+    Mutant(
+        "postponed-uses-an-attempt", "a full disk uses up the attempts of a job", "dlpipe/core/recovery.py",
+        "failure.message, debug_id, after_s, False, keeps)", "failure.message, debug_id, after_s, True, keeps)",
+        ("tests/unit/core/test_recovery.py",),
+    ),
+    # ── files ──
+    Mutant(
+        "no-directory-fsync", "the ledger says so before the name is durable", _LOCAL,
+        '            os.fsync(where)\n            crash_point("finalize.after_fsync")',
+        '            crash_point("finalize.after_fsync")', (_ORDER,),
+    ),
+    Mutant(
+        "no-file-fsync", "the name is durable before the bytes and the mode are", _LOCAL,
+        "            os.fsync(fd)  # the bytes last before their name does\n            crash_point(\"finalize",
+        "            crash_point(\"finalize", (_ORDER,),
+    ),
+    Mutant(
+        "no-fsync-of-a-new-folder", "a new folder's own name may be lost", "dlpipe/store/folders.py",
+        "another worker that made it may not have come to this line.\n    os.fsync(parent)\n",
+        "another worker that made it may not have come to this line.\n", (_ORDER,),
+    ),
+    Mutant(
+        "found-file-not-settled", "a name that a dead worker gave is vouched for without an fsync",
+        "dlpipe/pipeline/stages/finalize.py", "        self.deps.store.settle(place.pointer)\n", "", (_ORDER,),
+    ),
+    Mutant(
+        "overwrite-on-link", "publishing takes the place of the file that stands there", _LINKS,
+        "        return False\n    except FileNotFoundError as error:\n        if Path(",
+        "        os.unlink(name, dir_fd=where)\n"
+        "        os.link(f\"/proc/self/fd/{fd}\", name, dst_dir_fd=where, follow_symlinks=True)\n"
+        "    except FileNotFoundError as error:\n        if Path(",
+        ("tests/contract/test_blob_store.py",),
+    ),
+    Mutant(
+        "overwrite-on-rename", "where there are no links, a rename takes the place of a file", _LINKS,
+        "_RENAME_NOREPLACE = 1", "_RENAME_NOREPLACE = 0",
+        ("tests/contract/test_blob_links.py", "tests/contract/test_blob_store_links.py"),
+    ),
+    Mutant(
+        "hash-not-compared", "what is published need not hash to its name", _LOCAL,
+        "if (digest, found) != (place.sha256, size) or", "if found != size or", ("tests/contract/test_blob_store.py",),
+    ),
+    Mutant(
+        "open-to-change", "a published file may be written to", _LOCAL,
+        "            os.fchmod(fd, 0o444)  # before the name: nobody may find it, or leave it, open to change\n", "",
+        ("tests/contract/test_blob_store_crash.py",),
+    ),
+    Mutant(
+        "damaged-file-deleted", "wrong bytes under a name are deleted instead of moved away", _LOCAL,
+        'os.rename(place.name, f"{place.name}.damaged-{uuid.uuid4().hex[:8]}", src_dir_fd=where, dst_dir_fd=where)',
+        "os.unlink(place.name, dir_fd=where)", ("tests/contract/test_blob_store.py",),
+    ),
+    Mutant(
+        "dedupe-without-verification", "another copy's bytes are shared without being looked at",
+        "dlpipe/pipeline/stages/dedupe.py",
+        "if not self.deps.store.is_right(first.pointer, indexed.sha256, placed.size):", "if False:",
+        ("tests/unit/pipeline/test_place_and_registry.py",),
+    ),
+    # ── parts ──
+    Mutant(
+        "part-truncated", "a part is cut instead of unlinked, under a writer that may wake up", _STAGING,
+        "            self._replace()\n            self._stand_at",
+        "            os.ftruncate(self._fd, 0)\n            self._stand_at",
+        ("tests/contract/test_staging.py", "tests/contract/test_staging_progress.py"),
+    ),
+    Mutant(
+        "unlink-outside-the-lock", "an overtaken holder removes its successor's part", _STAGING,
+        "            if self._is_at_name(self._fd):\n                self._unlink()\n            else:\n"
+        "                self._unlink_left_sidecar()",
+        "            self._unlink()",
+        ("tests/contract/test_staging.py", "tests/contract/test_overtaken.py"),
+    ),
+    Mutant(
+        "later-holder-robbed", "an earlier holder takes the part from a later one", _PART,
+        "        if side.fence >= self._fence:\n            raise LeaseLost(",
+        "        if False:\n            raise LeaseLost(",
+        ("tests/contract/test_staging.py",),
+    ),
+    Mutant(
+        "size-instead-of-hash", "held bytes count without being hashed again", _STAGING,
+        "                if self._digest.hexdigest() != mark.sha256:\n                    break\n", "",
+        ("tests/contract/test_staging_progress.py", "tests/contract/test_staging.py"),
+    ),
+    Mutant(
+        "sidecar-of-another-file", "a sidecar vouches for a file that it was not written for", _PART,
+        "if side is None or side.inode != found.st_ino:", "if side is None:",
+        ("tests/contract/test_staging.py", "tests/contract/test_staging_progress.py"),
+    ),
+    # ── the network ──
+    Mutant(
+        "if-range-dropped", "a range is asked for without saying of which version", "dlpipe/sources/http.py",
+        '                headers["If-Range"] = if_range\n', "                pass\n",
+        ("tests/integration/test_http_source.py",),
+    ),
+    Mutant(
+        "weak-validator-joins", "parts are joined under a validator that proves nothing", "dlpipe/core/resume.py",
+        "return facts.etag if is_strong(facts.etag) else None", "return facts.etag",
+        ("tests/unit/core/test_resume.py",),
+    ),
+    # ── dispatch ──
+    Mutant(
+        "dispatch-forgets-refused-messages", "jobs that the broker refused count as sent",
+        "dlpipe/pipeline/dispatch.py",
+        "            unit.backlog.unpublish([hint.job_id for hint in hints])\n", "            del unit\n",
+        ("tests/unit/pipeline/test_dispatch.py",),
+    ),
+    Mutant(
+        "window-ignored", "more is in flight than the window allows", "dlpipe/db/due.py",
+        "self._room = min(limit, window - self._hosts.total())", "self._room = limit",
+        ("tests/contract/test_dispatch.py",),
+    ),
+)  # fmt: skip
