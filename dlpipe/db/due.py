@@ -6,6 +6,7 @@ value to the next through an index, so a million jobs of one tenant, or of one h
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime
@@ -24,7 +25,7 @@ _LOCK = 7_236_482_916
 MAX_TENANTS = 1_000
 """Looked at in one round and priority; where there are more, the next round goes on behind them."""
 MAX_HOSTS = 1_000
-"""Looked at in one lane whose longest waiting jobs are for hosts that have enough."""
+"""Looked at in one round and lane whose longest waiting jobs are for hosts that have enough; the next goes on."""
 
 
 class Due:
@@ -88,13 +89,22 @@ class Due:
         if len(chosen) == want or len(page) < want:
             return chosen
         # Those who wait longest want a host that has enough; what may be sent stands behind them, by host.
-        heads, _ = self._heads("ix_artifact_jobs_due_host", _T.host, lane[:2], "", MAX_HOSTS)
-        for host in heads:
+        for host in self._hosts_behind(priority, tenant):
             room = min(self._per_host - self._hosts[host], want - len(chosen))
             if room > 0:
                 behind = self._rows("ix_artifact_jobs_due_host", want, *lane, _T.host == host)
                 chosen += self._fitting([row for row in behind if row.job_id not in chosen][:room])
         return chosen
+
+    def _hosts_behind(self, priority: int, tenant: str) -> list[str]:
+        """Hosts of the lane that have due jobs, going on where the last look ended: most may wait for a later time."""
+        memory = f"dispatch.{priority}.{hashlib.sha256(tenant.encode()).hexdigest()[:32]}"
+        after = cursors.get(self._connection, memory)
+        lane = (_T.priority == priority, _T.tenant_id == tenant)
+        heads, last = self._heads("ix_artifact_jobs_due_host", _T.host, lane, after, MAX_HOSTS)
+        if last != after:
+            cursors.put(self._connection, memory, last)
+        return heads
 
     def _rows(self, index: str, limit: int, *lane: sa.ColumnElement[bool]) -> Sequence[Any]:
         query = _unsent(_T.job_id, _T.host).where(*lane).order_by(_T.due_at).limit(limit)

@@ -6,8 +6,11 @@ A file is moved aside at most; whatever the database does or does not know, none
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from dlpipe.core import states
+from dlpipe.core.errors import InvalidInput, StageFailure
 from dlpipe.core.layout import place_of
 from dlpipe.core.model import NO_JOB, ArtifactRecord, Fault, Scope
 from dlpipe.core.ports import StoredFile, Unit
@@ -30,6 +33,17 @@ log = logging.getLogger(__name__)
 
 ROWS, REHASH, FILES = "reconcile.rows", "reconcile.rehash", "reconcile.files"
 
+
+@contextmanager
+def _passed_over(this: Round, what: str) -> Iterator[None]:
+    """A file that cannot be read, or a row whose pointer leads nowhere, must not keep a walk from those behind it."""
+    try:
+        yield
+    except (StageFailure, InvalidInput) as error:
+        log.warning("reconcile: %s passed over: %s", what, error)
+        this.found("unfinished", what, error.code)
+
+
 # ── from rows to files ────────────────────────────────────────────────────────────────────────────
 
 
@@ -44,8 +58,9 @@ def registered(this: Round) -> None:
         with this.deps.database.read() as unit:
             page = unit.registry.artifacts_after(after, PAGE)
         for record in page:
-            if (fault := _look(this, record)) is not None:
-                lost.append((record, fault))
+            with _passed_over(this, record.artifact_uuid):
+                if (fault := _look(this, record)) is not None:
+                    lost.append((record, fault))
         looked += len(page)
         after = page[-1].artifact_uuid if len(page) == PAGE else ""
         if not after:
@@ -55,7 +70,8 @@ def registered(this: Round) -> None:
         this.found("unfinished", "rows", f"{len(lost)} of {looked} files are missing: is the store mounted?")
         return
     for record, fault in lost:
-        bring_again(this, record, fault)
+        with _passed_over(this, record.artifact_uuid):
+            bring_again(this, record, fault)
     this.go_on_at(ROWS, before, after)
 
 
@@ -92,7 +108,8 @@ def rehashed(this: Round) -> None:
             budget -= max(record.byte_size, 1)
             after = record.artifact_uuid
             if record.fault is None and record.storage_backend == this.deps.store.backend:
-                _reread(this, record)
+                with _passed_over(this, record.artifact_uuid):
+                    _reread(this, record)
         else:
             if len(page) < PAGE:
                 after = ""
@@ -115,8 +132,11 @@ def bring_again(this: Round, record: ArtifactRecord, fault: Fault) -> None:
     job_id = record.created_by_job_id
     with this.deps.database.read() as unit:
         job = unit.backlog.get(job_id)
-    # After the fence was read, so that a run which brought the file meanwhile makes the write fail.
-    if fault is Fault.MISSING and this.deps.store.size(record.storage_pointer) is not None:
+    # After the fence was read, so that a run which brings the file from now on makes the write fail.
+    store, pointer = this.deps.store, record.storage_pointer
+    if fault is Fault.MISSING and store.size(pointer) is not None:
+        return
+    if fault is Fault.DAMAGED and store.is_right(pointer, record.sha256, record.byte_size):
         return
     with this.unit() as unit:
         wanted = job is not None and _is_newest(unit, record)
@@ -154,7 +174,8 @@ def stored(this: Round) -> None:
         for file in page:
             if this.over:
                 break
-            _judge(this, file, file.pointer in known)
+            with _passed_over(this, file.path):
+                _judge(this, file, file.pointer in known)
             done, after = done + 1, file.path
         looked += done
         if done < len(page):

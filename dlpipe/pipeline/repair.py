@@ -6,6 +6,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from dlpipe.core.errors import InvalidInput, StageFailure
 from dlpipe.core.model import ArtifactRecord, Fault
 from dlpipe.core.recovery import believable
 from dlpipe.pipeline import blobs, parts
@@ -83,8 +84,11 @@ def _records(deps: Deps, accused: Accused) -> list[ArtifactRecord]:
 
 
 def _fault(deps: Deps, record: ArtifactRecord) -> Fault | None:
-    size = deps.store.size(record.storage_pointer)
-    if size is None:
-        return Fault.MISSING
-    right = deps.store.is_right(record.storage_pointer, record.sha256, record.byte_size)
+    try:
+        if deps.store.size(record.storage_pointer) is None:
+            return Fault.MISSING
+        right = deps.store.is_right(record.storage_pointer, record.sha256, record.byte_size)
+    except (StageFailure, InvalidInput) as error:
+        log.warning("repair: artifact %s left alone: %s", record.artifact_uuid, error)
+        return None
     return None if right else Fault.DAMAGED

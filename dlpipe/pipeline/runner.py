@@ -79,7 +79,13 @@ def run(deps: Deps, stage_name: str, job_id: str, run_no: int) -> Outcome:
         _return_claims(deps)
         with deps.leases.hold(job_id) as lease:
             claimed = _claim(deps, stage, stage_name, job_id, run_no, lease)
-            return _carry_out(deps, stage, stage_name, claimed) if isinstance(claimed, Work) else claimed
+            if not isinstance(claimed, Work):
+                return claimed
+            try:
+                return _carry_out(deps, stage, stage_name, claimed)
+            except LedgerUnavailable:
+                deps.unreturned.append(claimed.job)  # whichever of its writes it was that was not answered
+                raise
     except LeaseBusy:
         return Dropped("lease_busy")
     except LeaseLost:
@@ -150,10 +156,7 @@ def _carry_out(deps: Deps, stage: Stage, stage_name: str, work: Work) -> Outcome
         with deps.database.write() as unit:
             unit.jobs.hand_back(job)  # a no-op when a later fence is on it already
         return Dropped("lease_lost")
-    except LedgerUnavailable:
-        deps.unreturned.append(job)
-        raise
-    except LeaseUnavailable:
+    except (LedgerUnavailable, LeaseUnavailable):
         raise
     except StageFailure as failure:
         return _fail(deps, stage_name, work, failure)

@@ -65,6 +65,8 @@ class Behind:
 
     def _raise(self) -> None:
         if self._error is not None:
+            while self._out:  # what came behind it must not be worked on either, once the error is forgotten
+                self._free.put(self._take_back())
             error, self._error = self._error, None
             raise error
 

@@ -43,7 +43,7 @@ def _parts(facts: JobFacts, view: View) -> Iterator[tuple[str, str]]:
     if facts.detail is not None:
         yield from _keys(facts)
         yield from _standing(facts, view)
-        yield from effects.ops(facts, _should_be_marked(view), view.there)
+        yield from effects.ops(facts, _should_be_marked(facts, view), view.there)
     else:
         yield from _download(facts, view)
     yield from _end(facts)
@@ -109,9 +109,12 @@ def _standing(facts: JobFacts, view: View) -> Iterator[tuple[str, str]]:
             yield "job_unfinished", f"{detail.state} in run {detail.run}"
 
 
-def _should_be_marked(view: View) -> Callable[[Any], bool]:
-    """Should this op, of a holder who was overtaken, have been marked by now?"""
-    return lambda op: view.strict or op.started_at + GRACE < view.now
+def _should_be_marked(facts: JobFacts, view: View) -> Callable[[Any], bool]:
+    """Should this op, of a holder who was overtaken, have been marked by now?
+
+    Not by when it began, which may be hours ago: by when its job came to the end that overtook it.
+    """
+    return lambda op: view.strict or max(op.started_at, facts.job.updated_at) + GRACE < view.now
 
 
 def _end(facts: JobFacts) -> Iterator[tuple[str, str]]:

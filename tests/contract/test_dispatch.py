@@ -315,6 +315,18 @@ def test_jobs_behind_those_of_a_host_that_has_enough_are_sent_the_oldest_host_fi
     assert ids(due(bench, limit=3, per_host=2)) == behind[3:]
 
 
+def test_hosts_whose_jobs_wait_for_later_do_not_hide_those_behind_them(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dlpipe.db.due.MAX_HOSTS", 3)
+    for number in range(5):
+        bench.job(url=f"https://a{number}.example/f", not_before="2040-01-01")
+    jobs_on(bench, *["m.example"] * 9)
+    (behind,) = jobs_on(bench, "z.example")
+    sent = [job_id for _ in range(4) for job_id in ids(due(bench, limit=2, per_host=1))]
+    assert behind in sent
+
+
 def test_where_there_are_more_tenants_than_a_round_looks_at_the_next_one_goes_on_behind_them(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:

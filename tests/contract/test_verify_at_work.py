@@ -12,7 +12,7 @@ import pytest
 import sqlalchemy as sa
 
 from dlpipe.core import crash
-from dlpipe.core.model import job_spec
+from dlpipe.core.model import Scope, job_spec
 from dlpipe.db import SqlDatabase
 from dlpipe.net.urls import parse
 from dlpipe.verify import DatabaseTrouble, StoreMissing, check, schema_version
@@ -21,6 +21,7 @@ from tests.checker import assert_clean, findings
 from tests.finished import SITE, Finished
 from tests.world import World, sha256, some_bytes
 
+HOURS_AGO = {"sqlite": "(strftime('%s', 'now') - 7200) * 1000", "postgresql": "now() - interval '2 hours'"}
 STAGES = ("head", "resume_decide", "stream", "finalize", "index", "dedupe")
 
 
@@ -73,6 +74,22 @@ def test_a_worker_that_died_is_left_to_reconcile(world: World, stage: str) -> No
     assert findings(url(world), world.root, strict=False) == []
     world.expire(job)  # an hour ago: by now reconcile should have been there
     assert {one.code for one in findings(url(world), world.root, strict=False)} == {"lease_stale"}
+
+
+def test_what_was_canceled_after_hours_is_left_to_reconcile_for_a_while(world: World) -> None:
+    """Its op began long ago, and was overtaken this moment."""
+    world.source.put(f"{SITE}a", some_bytes(5_000))
+    job = world.plan(f"{SITE}a")
+    world.run_to("stream", job)
+    world.leave_claimed("stream", job)
+    with world.database.engine.begin() as connection:
+        connection.execute(sa.text(f"UPDATE artifact_ops SET started_at = {HOURS_AGO[connection.dialect.name]}"))
+    with world.database.write() as unit:
+        unit.owned(Scope("default", "default")).cancel(job)
+    assert findings(url(world), world.root, strict=False) == []
+    with world.database.engine.begin() as connection:
+        connection.execute(sa.text(f"UPDATE jobs SET updated_at = {HOURS_AGO[connection.dialect.name]}"))
+    assert {one.code for one in findings(url(world), world.root, strict=False)} == {"op_unfinished"}
 
 
 def test_in_strict_eyes_nothing_may_be_under_way(world: World) -> None:

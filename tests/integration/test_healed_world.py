@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 
+from dlpipe.core.errors import Retryable
 from dlpipe.core.layout import part_slug
 from dlpipe.core.model import Fault, Scope
 from dlpipe.core.states import State, Status
@@ -169,6 +171,41 @@ def test_a_file_that_was_put_back_is_no_longer_marked(world: Damaged) -> None:
     assert [one.fault for one in world.artifacts(job_id)] == [None]
 
 
+class Unreadable(LocalBlobStore):
+    """A disk with one bad sector."""
+
+    bad = ""
+
+    def is_right(self, pointer: str, sha256: str, size: int) -> bool:
+        if pointer == self.bad:
+            raise Retryable("the disk reported an error (EIO)", code="store_io_error")
+        return super().is_right(pointer, sha256, size)
+
+
+def test_a_file_that_cannot_be_read_keeps_no_walk_from_those_behind_it(world: Damaged) -> None:
+    found = [world.done(f"{number}.bin", 1_000 + number) for number in range(4)]
+    (first, *_, last) = sorted((world.artifacts(job_id)[0].artifact_uuid, job_id, path) for job_id, path in found)
+    overwrite(last[2], b"!" + last[2].read_bytes()[1:])
+    store = Unreadable(world.root, clock=world.later)
+    store.bad = world.artifacts(first[1])[0].storage_pointer
+    world.deps = replace(world.deps, store=store)
+    report = world.round()
+    assert (report.files_damaged, report.jobs_reopened, report.unfinished) == (1, 1, 1)
+
+
+def test_a_row_whose_pointer_leads_nowhere_keeps_no_round_from_the_rest(world: Damaged) -> None:
+    found = [world.done(f"{number}.bin", 1_000 + number) for number in range(3)]
+    (first, *_, last) = sorted((world.artifacts(job_id)[0].artifact_uuid, job_id, path) for job_id, path in found)
+    with world.database.engine.begin() as connection:
+        connection.execute(
+            sa.text("UPDATE artifacts SET storage_pointer = 'local:no place' WHERE artifact_uuid = :id"),
+            {"id": first[0]},
+        )
+    last[2].unlink()
+    report = world.round()
+    assert (report.files_missing, report.jobs_reopened) == (1, 1)
+
+
 def test_an_earlier_version_is_marked_and_nobody_asks_for_it(world: Damaged) -> None:
     """A further run brings what the server has now, so it would be asked for again in every round."""
     job_id, old = world.done("a.bin")
@@ -233,6 +270,22 @@ def test_a_file_that_a_run_brings_between_the_look_and_the_write_is_not_asked_fo
     assert looks > 2
     assert (world.view(job_id).run, world.view(job_id).status) == (2, Status.COMPLETED)
     assert {one.fault for one in world.artifacts(job_id)} == {None}
+
+
+def test_a_damaged_file_that_was_put_right_before_the_fence_was_read_is_not_asked_for_again(world: Damaged) -> None:
+    job_id, path = world.done("a.bin")
+    right = path.read_bytes()
+    overwrite(path, b"!" + right[1:])
+
+    class Store(LocalBlobStore):
+        def is_right(self, pointer: str, sha256: str, size: int) -> bool:
+            found = super().is_right(pointer, sha256, size)
+            overwrite(path, right)  # somebody did, right after we looked
+            return found
+
+    world.deps = replace(world.deps, store=Store(world.root, clock=world.later))
+    assert reconcile(world.deps) == Report()
+    assert (world.view(job_id).run, world.view(job_id).status) == (1, Status.COMPLETED)
 
 
 def test_two_rounds_at_once_reopen_a_job_once(world: Damaged) -> None:

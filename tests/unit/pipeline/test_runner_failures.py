@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from dlpipe.core.errors import LedgerUnavailable, Permanent, Postponed, Retryable, StageFailure
+from dlpipe.core.errors import LeaseLost, LedgerUnavailable, Permanent, Postponed, Retryable, StageFailure
 from dlpipe.core.flow import OpType
 from dlpipe.core.model import Scope
 from dlpipe.core.ports import Unit
@@ -96,6 +96,24 @@ def test_a_claim_that_the_ledger_did_not_let_end_is_handed_back_and_costs_no_att
     assert (row.lease_owner, row.attempts, row.due_at is not None, deps.unreturned) == (None, 0, True, [])
     world.drive()
     assert world.state(job) is State.DEDUPED
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [Postponed("not yet", code="host_open", after_s=30.0), Says(body=[LeaseLost("it was not renewed in time")])],
+    ids=["a wait", "a lost lease"],
+)
+def test_a_failure_that_the_ledger_did_not_take_is_handed_back_too(
+    world: World, job: str, failure: Says | StageFailure
+) -> None:
+    world.run_to("stream", job)
+    world.source.script(URL, failure)
+    deps, world.deps = world.deps, replace(world.deps, database=Flaky(world, 2))
+    assert world.run("stream", job) == Dropped("ledger_unavailable")
+    world.deps = deps
+    world.run("head", world.plan(URL, artifact_id="next"))
+    row = world.row(job)
+    assert (row.lease_owner, row.attempts, row.due_at is not None, deps.unreturned) == (None, 0, True, [])
 
 
 def test_a_job_whose_stored_result_cannot_be_read_ends_instead_of_being_sent_for_ever(world: World, job: str) -> None:

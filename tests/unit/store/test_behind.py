@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 import threading
 
 import pytest
@@ -68,6 +69,35 @@ def test_what_goes_wrong_comes_up_once_and_nothing_is_worked_on_after_it() -> No
         behind.settle()
     behind.settle()
     assert seen == [b"\x00", b"\x01"]
+    behind.close()
+
+
+def test_blocks_that_waited_when_something_went_wrong_are_not_worked_on_after_it_was_told() -> None:
+    """Else there would be a gap in what was hashed."""
+    seen: list[bytes] = []
+    told = threading.Event()
+
+    def work(data: memoryview) -> None:
+        if data[0] == 0:
+            raise Trouble
+        seen.append(bytes(data))
+
+    class Slow(queue.SimpleQueue[memoryview]):
+        """The thread goes on to the next block only when the error was told, if it is told that early."""
+
+        def put(self, item: memoryview, block: bool = True, timeout: float | None = None) -> None:
+            super().put(item)
+            told.wait(0.5)
+
+    behind = Behind(work)
+    behind._done = Slow()
+    for n in range(BLOCKS):
+        give(behind, bytes([n]))
+    with pytest.raises(Trouble):
+        behind.buffer()
+    told.set()
+    behind.settle()
+    assert seen == []
     behind.close()
 
 
