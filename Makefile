@@ -47,6 +47,10 @@ test: setup ## All tests
 demo: setup ## Show the pipeline at work on this machine
 	@$(BIN)/python ops/demo.py $(ARGS)
 
+.PHONY: chaos
+chaos: setup ## 2,000 jobs under faults; JOBS=20000 for a long run, SEED=7 for the schedule of a run
+	@$(BIN)/python -m tests.chaos $(if $(JOBS),--jobs $(JOBS)) $(if $(SEED),--seed $(SEED)) $(ARGS)
+
 .PHONY: format
 format: setup ## Format, and mend what ruff can mend
 	$(BIN)/ruff check --fix-only $(PYTHON_FILES)

@@ -3,8 +3,7 @@
     from dlpipe import plan
     plan.delay(url="https://example.org/a.pdf", work_id="w1", artifact_id="a1")
 
-Importing this package opens and starts nothing: `app`, `plan`, `plan_many` and
-`start_download` are made when first used.
+Importing this package opens and starts nothing: all names are made when first used (docs/client.md).
 """
 
 from __future__ import annotations
@@ -14,16 +13,75 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from dlpipe.celery import app
+    from dlpipe.client import (
+        Artifact,
+        Job,
+        Told,
+        Why,
+        cancel_job,
+        explain_job,
+        export,
+        get_artifact,
+        get_job,
+        job_id_for,
+        list_artifacts,
+        list_jobs,
+        open_artifact,
+        pause_job,
+        refresh_job,
+        resume_job,
+        retry_job,
+    )
     from dlpipe.tasks import plan, plan_many, start_download
 
 __version__ = "0.1.0"
-__all__ = ["__version__", "app", "plan", "plan_many", "start_download"]
+__all__ = [
+    "Artifact",
+    "Job",
+    "Told",
+    "Why",
+    "__version__",
+    "app",
+    "cancel_job",
+    "explain_job",
+    "export",
+    "get_artifact",
+    "get_job",
+    "job_id_for",
+    "list_artifacts",
+    "list_jobs",
+    "open_artifact",
+    "pause_job",
+    "plan",
+    "plan_many",
+    "refresh_job",
+    "resume_job",
+    "retry_job",
+    "start_download",
+]
 
 _LAZY = {
     "app": "dlpipe.celery",
     "plan": "dlpipe.tasks",
     "plan_many": "dlpipe.tasks",
     "start_download": "dlpipe.tasks",
+    "Artifact": "dlpipe.client",
+    "Job": "dlpipe.client",
+    "Told": "dlpipe.client",
+    "Why": "dlpipe.client",
+    "cancel_job": "dlpipe.client",
+    "explain_job": "dlpipe.client",
+    "export": "dlpipe.client",
+    "get_artifact": "dlpipe.client",
+    "get_job": "dlpipe.client",
+    "job_id_for": "dlpipe.client",
+    "list_artifacts": "dlpipe.client",
+    "list_jobs": "dlpipe.client",
+    "open_artifact": "dlpipe.client",
+    "pause_job": "dlpipe.client",
+    "refresh_job": "dlpipe.client",
+    "resume_job": "dlpipe.client",
+    "retry_job": "dlpipe.client",
 }
 
 

@@ -72,5 +72,5 @@ def _torrents(settings: Settings) -> dict[str, Any]:
 
 
 def _every(task: str, seconds: float) -> dict[str, Any]:
-    """Rounds must not pile up while nobody takes them. Clocks of two machines differ, so not by seconds."""
-    return {"task": task, "schedule": seconds, "options": {"expires": max(seconds, 60.0)}}
+    """Without an expiry: that would be judged by the worker's clock. What piles up, SingleFlight skips."""
+    return {"task": task, "schedule": seconds}

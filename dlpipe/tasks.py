@@ -175,7 +175,7 @@ def _in_child(**_: Any) -> None:
 
 @signals.worker_ready.connect(weak=False)
 def _at_start(**_: Any) -> None:
-    reconcile.apply_async(expires=60, queue=Queue.BEAT.value)
+    reconcile.apply_async(queue=Queue.BEAT.value)
 
 
 @signals.worker_shutting_down.connect(weak=False)

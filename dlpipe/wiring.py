@@ -319,7 +319,9 @@ def _leases() -> RedisLeases:
 
 
 def single_flight(name: str, ttl_s: float) -> SingleFlight:
-    return SingleFlight(redis_client(), name, ttl_s)
+    chosen = settings()
+    rest_s = min(1.0, chosen.dispatch.every_s / 2, chosen.heal.every_s / 2, chosen.torrents.every_s / 2)
+    return SingleFlight(redis_client(), name, ttl_s, rest_s)
 
 
 def private_redis() -> PrivateRedis | None:

@@ -20,6 +20,7 @@ _WHEN = {
     Moment.FAIL: "the run fails",
     Moment.CANCEL: "somebody cancels",
     Moment.REOPEN: "a further run is wanted",
+    Moment.RETRY: "somebody retries",
 }
 
 _INTRO = """\
@@ -68,7 +69,7 @@ def render() -> str:
             *_diagram(Moment.START, Moment.CLAIM, Moment.FINISH),
             "",
             _ENDS,
-            *_diagram(Moment.FAIL, Moment.CANCEL),
+            *_diagram(Moment.FAIL, Moment.CANCEL, Moment.RETRY),
             "",
             _FURTHER,
             *_diagram(Moment.REOPEN),
@@ -116,6 +117,8 @@ def _label(moment: Moment, stage: str) -> str:
             return "canceled"
         case Moment.REOPEN:
             return "reopened"
+        case Moment.RETRY:
+            return "retried"
         case _:
             return f"{stage} {_WHEN[moment]}"
 

@@ -46,7 +46,7 @@ def need_xfs() -> None:
         absent("no mkfs.xfs to make a file system with reflinks: install the Debian package xfsprogs")
 
 
-def in_private(scene: Callable[[Path], None], folder: Path) -> None:
+def in_private(scene: Callable[[Path], None], folder: Path, within_s: float = _TIMEOUT_S) -> None:
     """Play a function of a test module in a process whose mounts are its own; what it raises fails the test."""
     module = inspect.getmodule(scene)
     assert module is not None
@@ -61,7 +61,7 @@ def in_private(scene: Callable[[Path], None], folder: Path) -> None:
         cwd=_REPOSITORY,  # where Python looks for modules first
         capture_output=True,
         text=True,
-        timeout=_TIMEOUT_S,
+        timeout=within_s,
     )
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
 

@@ -133,6 +133,10 @@ class Postgres:
                 raise RuntimeError(f"processes of PostgreSQL outlive kill -9: {family}")
             time.sleep(_POLL_S)
 
+    def stop_at_once(self) -> None:
+        """Immediate shutdown: connections are cut, nothing is written out, and `start` recovers."""
+        self._end(signal.SIGQUIT)
+
     def restart(self) -> None:
         """Shut down fast if it is up, then start on the same data."""
         self._end(signal.SIGINT)

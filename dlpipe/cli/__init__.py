@@ -20,10 +20,16 @@ _COMMANDS = {
     "status": ("dlpipe.cli.stack", "Say what runs here and how many jobs stand where."),
     "jobs": ("dlpipe.cli.jobs", "List jobs, the newest first."),
     "show": ("dlpipe.cli.jobs", "Show all that is known of a job."),
+    "why": ("dlpipe.cli.jobs", "Say why a job is where it is, and what happens next."),
     "ops": ("dlpipe.cli.jobs", "Show the ledger's record of a job, stage by stage."),
-    "cancel": ("dlpipe.cli.jobs", "Cancel jobs that are not done yet."),
-    "retry": ("dlpipe.cli.jobs", "Try jobs again that failed for good."),
-    "refresh": ("dlpipe.cli.jobs", "Ask whether servers have something newer, and fetch it."),
+    "artifacts": ("dlpipe.cli.artifacts", "List registered files."),
+    "open": ("dlpipe.cli.artifacts", "Print where a registered file lies, or its bytes."),
+    "export": ("dlpipe.cli.artifacts", "Write down every file with what was measured of it."),
+    "cancel": ("dlpipe.cli.wishes", "Cancel jobs that are not done yet."),
+    "pause": ("dlpipe.cli.wishes", "Let jobs wait, with the bytes they have."),
+    "resume": ("dlpipe.cli.wishes", "Let paused jobs go on."),
+    "retry": ("dlpipe.cli.wishes", "Try jobs again that failed for good."),
+    "refresh": ("dlpipe.cli.wishes", "Ask whether servers have something newer, and fetch it."),
     "torrents": ("dlpipe.cli.torrents", "Let qBittorrent transfer torrents, and follow them."),
     "reconcile": ("dlpipe.cli.admin", "Heal now what crashes left behind, instead of at the next beat."),
     "verify": ("dlpipe.cli.verify", "Check the whole against itself: every file, row and pointer."),
@@ -51,7 +57,9 @@ class _Lazy(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in _COMMANDS:
             return None
-        found: click.Command = getattr(import_module(_COMMANDS[cmd_name][0]), cmd_name)
+        module = import_module(_COMMANDS[cmd_name][0])
+        # A command that is named like a built-in function has an underscore in the code.
+        found: click.Command = getattr(module, f"{cmd_name}_" if hasattr(module, f"{cmd_name}_") else cmd_name)
         return found
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

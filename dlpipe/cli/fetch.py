@@ -72,6 +72,10 @@ def fetch(
     return job.run(wanted)
 
 
+def _paused(job_id: str) -> dict[str, str]:
+    return {"error_code": "job_paused", "error_message_safe": f"it is paused. To let it go on: dlpipe resume {job_id}"}
+
+
 @dataclass(slots=True)
 class _Asked:
     url: str
@@ -230,6 +234,10 @@ class _Fetch:
                             # Its bytes were hashed just now, on the way into the store.
                             self._end(records.of_job(self.deps, view, wait.url) | records.lost(self.deps, view, None))
                         display.ended(self.ended[-1])  # once, however often it was asked for
+                    elif view.paused_at is not None:
+                        for wait in self.waiting.pop(view.job_id):
+                            self._end(records.of_job(self.deps, view, wait.url) | _paused(view.job_id))
+                        display.ended(self.ended[-1])
                     else:
                         display.going(view)
         display.refresh()

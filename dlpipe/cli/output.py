@@ -13,7 +13,11 @@ import click
 
 def as_json(value: Mapping[str, Any]) -> None:
     """One object on one line of standard output."""
-    click.echo(json.dumps(value, default=_plain, ensure_ascii=True))
+    click.echo(json_line(value))
+
+
+def json_line(value: Mapping[str, Any]) -> str:
+    return json.dumps(value, default=_plain, ensure_ascii=True)
 
 
 def _plain(value: object) -> object:

@@ -32,6 +32,12 @@ class InvalidInput(DlpipeError):
     code = "invalid_input"
 
 
+class UnknownId(DlpipeError):
+    """Nothing of this id is known in the tenant and project that was asked."""
+
+    code = "id_unknown"
+
+
 class Misconfigured(DlpipeError):
     """A setting, or the place a setting points to, cannot be used."""
 

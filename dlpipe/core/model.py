@@ -14,6 +14,7 @@ from dlpipe.core import keys
 from dlpipe.core.errors import InvalidInput
 from dlpipe.core.layout import check_extension, check_id
 from dlpipe.core.states import Purpose, State, Status
+from dlpipe.core.torrents import DownloadStatus
 from dlpipe.core.urls import ParseUrl, PlannedUrl, plan_url
 
 NO_JOB = "00000000-0000-0000-0000-000000000000"
@@ -206,14 +207,17 @@ class ArtifactJob:
 
 @dataclass(frozen=True, slots=True)
 class JobView:
-    """A job as its owner sees it."""
+    """A job of any kind as its owner sees it (JOB-1).
+
+    Of a download, the work is its book, the artifact its medium, and the URL its source as it may be shown.
+    """
 
     job_id: str
     scope: Scope
     job_type: str
     status: Status
     progress: int
-    state: State | None
+    state: State | DownloadStatus
     work_id: str
     artifact_id: str
     url: str
@@ -231,6 +235,8 @@ class JobView:
     artifacts: tuple[str, ...] = ()
     purpose: Purpose | None = None
     fence: int = 0
+    host: str | None = None
+    paused_at: datetime | None = None
 
 
 class Fault(StrEnum):

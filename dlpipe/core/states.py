@@ -50,6 +50,7 @@ class Moment(StrEnum):
     FINISH = "finish"  # a stage's result is recorded
     FAIL = "fail"  # a run ends without success
     CANCEL = "cancel"  # somebody asked for the end
+    RETRY = "retry"  # somebody wants a job that failed for good to be tried again
     REOPEN = "reopen"  # a further run, from the start, is wanted of a job that has its file
 
 
@@ -96,6 +97,9 @@ TABLE: tuple[Step, ...] = (
         _S.FAILED,
         Moment.FAIL,
     ),
+    # Tried again from the start; once the result is registered, with what remains: it is not to be registered twice.
+    Step(_S.FAILED, _S.FAILED, Moment.RETRY),
+    Step(_S.FAILED, _S.INDEXED, Moment.RETRY),
     # Once the result is registered (INDEXED) there is nothing left to cancel.
     *_steps(
         (_S.PLANNED, _S.LEASED, _S.HEAD_DONE, _S.RESUME_OK, _S.STREAMING, _S.FINALIZED, _S.FAILED),
@@ -151,6 +155,12 @@ def reopened(state: State) -> State | None:
     """Where a job in this state waits for a further run from the start, or None when it cannot be reopened."""
     found = targets(state, Moment.REOPEN)
     return next(iter(found)) if found else None
+
+
+def retried(*, registered: bool) -> State:
+    """Where a job that failed for good waits for its next run; `registered`: it has its result already."""
+    found = targets(State.FAILED, Moment.RETRY) - {State.FAILED}
+    return next(iter(found)) if registered else State.FAILED
 
 
 def refreshable() -> frozenset[State]:

@@ -32,6 +32,10 @@ class SqlBacklog:
     def take_due(self, limit: int, window: int, per_host: int) -> list[Hint]:
         return [_hint(row) for row in Due(self._connection, limit, window, per_host).take()]
 
+    def in_flight(self) -> dict[str, int]:
+        published = sa.select(_T.host, sa.func.count().label("n")).where(_T.published_at.is_not(None))
+        return {row.host: row.n for row in self._connection.execute(published.group_by(_T.host))}
+
     def waiting(self) -> int:
         prefer_indexes(self._connection)
         query = sa.select(sa.func.count()).where(_T.published_at.is_not(None), _T.lease_owner.is_(None))

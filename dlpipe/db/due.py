@@ -159,4 +159,4 @@ class Due:
 
 
 def _unsent(*columns: Any) -> sa.Select[Any]:
-    return sa.select(*columns).where(_T.due_at.is_not(None), _T.published_at.is_(None))
+    return sa.select(*columns).where(_T.due_at.is_not(None), _T.published_at.is_(None), _T.paused_at.is_(None))

@@ -51,7 +51,7 @@ class SqlJobs:
         ]
         row = self._connection.execute(
             sa.update(artifact_jobs)
-            .where(_T.job_id == job_id, lease_free(), sa.or_(within, begins))
+            .where(_T.job_id == job_id, _T.paused_at.is_(None), lease_free(), sa.or_(within, begins))
             .values(
                 fence=_T.fence + 1,
                 run=run,
@@ -73,7 +73,7 @@ class SqlJobs:
 
     def _why_not(self, stage: StageRow, job_id: str, run: int) -> Claim:
         row = self._connection.execute(
-            sa.select(_T.state, _T.run, _T.due_at, lease_free().label("free")).where(_T.job_id == job_id)
+            sa.select(_T.state, _T.run, _T.due_at, _T.paused_at, lease_free().label("free")).where(_T.job_id == job_id)
         ).first()
         if row is None:
             return Refused("unknown_job")
@@ -82,6 +82,8 @@ class SqlJobs:
             return Refused("older_run")
         if row.run == run and flow.is_past(state, stage.name):
             return Past(state)
+        if row.paused_at is not None:
+            return Refused("job_paused")
         if not row.free:
             return Refused("lease_held")
         if states.is_terminal(state, retry_due=row.due_at is not None):

@@ -104,7 +104,9 @@ def _known(connection: sa.Connection, keys: Sequence[str]) -> dict[str, PlanAnsw
     if not keys:
         return {}
     rows = connection.execute(
-        sa.select(jobs.c.job_id, jobs.c.idempotency_key, jobs.c.status, artifact_jobs.c.state)
+        sa.select(
+            jobs.c.job_id, jobs.c.idempotency_key, jobs.c.status, artifact_jobs.c.state, artifact_jobs.c.paused_at
+        )
         .join(artifact_jobs, artifact_jobs.c.job_id == jobs.c.job_id)
         .where(jobs.c.idempotency_key.in_(keys))
     ).all()
@@ -125,7 +127,8 @@ def _answer(row: Any, artifacts: tuple[str, ...]) -> PlanAnswer:
             hint = "It was canceled. Plan it under another artifact id to fetch it after all."
             return PlanAnswer(row.job_id, "canceled", status, state, (), hint)
         case _:
-            return PlanAnswer(row.job_id, "known", status, state)
+            hint = f"It is paused. To let it go on: dlpipe resume {row.job_id}." if row.paused_at else ""
+            return PlanAnswer(row.job_id, "known", status, state, (), hint)
 
 
 def results_of(connection: sa.Connection, job_ids: Sequence[str]) -> dict[str, tuple[str, ...]]:

@@ -12,7 +12,7 @@ from sqlalchemy.dialects import postgresql
 
 from dlpipe.db.clock import Moment
 
-SCHEMA_VERSION = "0003"
+SCHEMA_VERSION = "0004"
 """The revision that this code works with: the head of migrations/."""
 
 metadata = sa.MetaData(
@@ -96,6 +96,7 @@ artifact_jobs = sa.Table(
     sa.Column("part", sa.String(16)),
     sa.Column("purpose", sa.String(16)),
     sa.CheckConstraint("purpose IN ('refresh','repair')", name="purpose"),
+    sa.Column("paused_at", Moment),
     sa.CheckConstraint(
         "state IN ('PLANNED','LEASED','HEAD_DONE','RESUME_OK','STREAMING','FINALIZED','INDEXED','DEDUPED',"
         "'FAILED','SKIPPED_DUPLICATE','CANCELED')",
@@ -103,7 +104,7 @@ artifact_jobs = sa.Table(
     ),
     sa.CheckConstraint("(lease_owner IS NULL) = (lease_until IS NULL)", name="lease_pair"),
 )
-DUE = "due_at IS NOT NULL AND published_at IS NULL"
+DUE = "due_at IS NOT NULL AND published_at IS NULL AND paused_at IS NULL"
 LIVE = "(due_at IS NOT NULL OR state NOT IN ('DEDUPED','SKIPPED_DUPLICATE','CANCELED'))"
 """Not at an end, or about to leave it for a further run."""
 sa.Index(

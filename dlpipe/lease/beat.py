@@ -10,7 +10,7 @@ import redis
 from redis.exceptions import RedisError
 
 from dlpipe.lease import owner
-from dlpipe.lease.lock import give_back, take
+from dlpipe.lease.lock import extend, give_back, take
 
 log = logging.getLogger(__name__)
 
@@ -27,10 +27,15 @@ class SingleFlight:
     claim ends with the block, or after `ttl_s` when the process died in it; it is not renewed, so a task that
     takes longer may be joined by a second one. That must do no harm by itself, as two beats must not. Hence
     also: when Redis does not answer, the answer is True, for reconcile must not stop together with Redis.
+
+    After a turn nobody gets the next one for `rest_s`: turns that piled up while no worker was there are skipped
+    then. Redis tells that time. An expiry in the message would be the scheduler's clock held against the worker's,
+    and a worker a minute ahead would skip every turn.
     """
 
-    def __init__(self, redis: redis.Redis, name: str, ttl_s: float) -> None:
+    def __init__(self, redis: redis.Redis, name: str, ttl_s: float, rest_s: float = 0.0) -> None:
         self._redis = redis
+        self._rest_ms = int(rest_s * 1000)
         self._key = PREFIX + name
         self._ttl_ms = max(1, int(ttl_s * 1000))
         self._token: str | None = None
@@ -63,7 +68,10 @@ class SingleFlight:
         if token is None:
             return
         try:
-            give_back(self._redis, self._key, token)
+            if error is not None or not self._rest_ms:
+                give_back(self._redis, self._key, token)
+            else:
+                extend(self._redis, self._key, token, self._rest_ms)
         except RedisError as failure:
             log.warning("%s is given back later: %s", self._key, type(failure).__name__)
             _owed[self._key] = token

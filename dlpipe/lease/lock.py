@@ -44,6 +44,11 @@ def take(redis: redis.Redis, key: str, token: str, ttl_ms: int) -> bool:
     return redis.get(key) in (token, token.encode())
 
 
+def extend(redis: redis.Redis, key: str, token: str, ttl_ms: int) -> bool:
+    """Let the key end after that time from now if it is ours. RedisError."""
+    return bool(redis.eval(_EXTEND, 1, key, token, ttl_ms))
+
+
 def give_back(redis: redis.Redis, key: str, token: str) -> bool:
     """Delete the key if it is ours; a foreign one stays. RedisError."""
     return bool(redis.eval(_GIVE_BACK, 1, key, token))

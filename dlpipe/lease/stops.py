@@ -1,4 +1,4 @@
-"""Stop marks: who cancels a job leaves one in Redis, and the process that works on the job finds it (JOB-9).
+"""Stop marks: who cancels or pauses a job leaves one in Redis, and the process that works on the job finds it (JOB-9).
 
 One thread asks for all jobs of the process at once, twice a second; between chunks nobody asks anything.
 The fence has made the work worthless already: the mark only saves the bytes that would still come.
@@ -61,9 +61,9 @@ class Stops(Rounds):
         try:
             found = self._marks([lease.job_id for lease in held])
         except (RedisError, OSError) as error:
-            log.info("nobody can say whether jobs were canceled: %s", type(error).__name__)
+            log.info("nobody can say whether jobs were stopped: %s", type(error).__name__)
             return False
         for lease, token in zip(held, found, strict=True):
             if token == lease.token:
-                lease.lose("the job was canceled")
+                lease.lose("the job was canceled or paused")
         return True

@@ -123,8 +123,9 @@ def bring_again(this: Round, record: ArtifactRecord, fault: Fault) -> None:
         reopened = wanted and job is not None and unit.backlog.reopen(job_id, job.fence, fault)
         if wanted and not reopened and job is not None:
             now = unit.backlog.get(job_id)
-            if now is not None and not states.is_terminal(now.state, retry_due=now.due_at is not None):
-                return  # its run brings the file, or this is found again
+            moved = now is not None and now.fence != job.fence
+            if now is not None and (moved or not states.is_terminal(now.state, retry_due=now.due_at is not None)):
+                return  # a run of it has brought the file, or does; else this is found again
         if not unit.registry.add_fault(record.artifact_uuid, fault):
             return
         this.found(f"files_{fault}", record.artifact_uuid, "a new run is due" if reopened else "marked")

@@ -15,10 +15,11 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import BinaryIO
 
 from dlpipe.core.crash import crash_point
 from dlpipe.core.downloads import Sharing
-from dlpipe.core.errors import Retryable
+from dlpipe.core.errors import Permanent, Retryable
 from dlpipe.core.layout import Place, check_id, place_of
 from dlpipe.core.ports import Adopted, Foreign, Part, StoredFile
 from dlpipe.core.results import DedupeAction
@@ -130,6 +131,21 @@ class LocalBlobStore:
             if error.errno in (errno.ENOENT, errno.ENOTDIR):
                 return False
             raise as_failure(error) from error
+
+    def open(self, pointer: str, size: int) -> BinaryIO:
+        place = place_of(pointer)
+        try:
+            with folder(self._root, place.folders) as where:
+                fd = os.open(place.name, _OPEN, dir_fd=where)
+        except OSError as error:
+            if error.errno in (errno.ENOENT, errno.ENOTDIR):
+                raise _at_fault("file_missing", "is gone from the store") from None
+            raise as_failure(error) from error
+        found = os.fstat(fd)
+        if not stat.S_ISREG(found.st_mode) or found.st_size != size:
+            os.close(fd)
+            raise _at_fault("file_damaged", "has not the size with which it was registered")
+        return os.fdopen(fd, "rb")
 
     def walk(self, after: str, limit: int) -> Sequence[StoredFile]:
         return strays.walk(self._root, self._shard_width, self._clock(), after, limit)
@@ -279,6 +295,10 @@ class LocalBlobStore:
                     return False
                 self._set_aside(here, place)
         raise Retryable("the place of a blob is taken by other bytes again and again", code="store_error")
+
+
+def _at_fault(code: str, what: str) -> Permanent:
+    return Permanent(f"the file {what}", code=code, hint="The next reconcile brings it again, or: dlpipe refresh JOB.")
 
 
 def _hash(fd: int, size: int) -> tuple[str, int]:

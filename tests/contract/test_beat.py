@@ -10,7 +10,7 @@ import pytest
 import redis
 
 from dlpipe.lease.beat import PREFIX, SingleFlight
-from tests.servers import Valkey
+from tests.servers import Valkey, wait_until
 
 
 def test_while_one_runs_the_other_is_told_not_to(client: redis.Redis) -> None:
@@ -41,6 +41,30 @@ def test_the_claim_ends_with_a_task_that_fails(client: redis.Redis) -> None:
     with pytest.raises(ZeroDivisionError), SingleFlight(client, "dispatch", 60):
         raise ZeroDivisionError
     assert not client.exists(PREFIX + "dispatch")
+
+
+def test_turns_that_piled_up_are_skipped_until_the_rest_is_over(client: redis.Redis) -> None:
+    with SingleFlight(client, "dispatch", 60, rest_s=0.2) as mine:
+        assert mine
+    with SingleFlight(client, "dispatch", 60, rest_s=0.2) as next_one:
+        assert not next_one
+    wait_until(lambda: not client.exists(PREFIX + "dispatch"), "the rest to be over")
+    with SingleFlight(client, "dispatch", 60, rest_s=0.2) as later:
+        assert later
+
+
+def test_after_a_turn_that_failed_nobody_rests(client: redis.Redis) -> None:
+    with pytest.raises(ZeroDivisionError), SingleFlight(client, "dispatch", 60, rest_s=60):
+        raise ZeroDivisionError
+    with SingleFlight(client, "dispatch", 60, rest_s=60) as mine:
+        assert mine
+
+
+def test_a_rest_that_is_somebody_elses_turn_by_now_is_left_alone(client: redis.Redis) -> None:
+    with SingleFlight(client, "dispatch", 60, rest_s=0.01):
+        client.set(PREFIX + "dispatch", "the next one", px=60_000)
+    assert client.get(PREFIX + "dispatch") == b"the next one"
+    assert client.pttl(PREFIX + "dispatch") > 1_000
 
 
 def test_without_redis_the_task_runs() -> None:

@@ -205,3 +205,22 @@ def test_what_the_disk_says_becomes_a_code(
         assert (type(refused.value), refused.value.code) == (kind, code)
         assert store.publish(part, place, len(BODY)) is False  # with the disk in order it goes on
     assert list(blobs(tmp_path).values()) == [BODY]
+
+
+# ── read ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_blob_is_opened_as_long_as_it_is_there_with_its_size(store: BlobStore, tmp_path: Path) -> None:
+    place = published(store, tmp_path)
+    with store.open(place.pointer, len(BODY)) as stream:
+        assert stream.read() == BODY
+        assert not stream.writable()
+    with pytest.raises(Permanent) as damaged:
+        store.open(place.pointer, len(BODY) + 1)
+    path_of(store, place).unlink()
+    with pytest.raises(Permanent) as gone:
+        store.open(place.pointer, len(BODY))
+    path_of(store, place).symlink_to("/etc/passwd")
+    with pytest.raises(StageFailure):
+        store.open(place.pointer, len(BODY))
+    assert (damaged.value.code, gone.value.code) == ("file_damaged", "file_missing")

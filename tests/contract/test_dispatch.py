@@ -331,6 +331,17 @@ def test_where_there_are_more_tenants_than_a_round_looks_at_the_next_one_goes_on
     assert Counter(row["published_at"] is None for row in all_rows(bench)) == {False: 17}
 
 
+def test_a_lower_priority_waits_until_all_tenants_of_the_higher_one_were_looked_at(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dlpipe.db.due.MAX_TENANTS", 3)
+    for number in range(4):
+        of_tenant(bench, f"t{number}", 1)
+    of_tenant(bench, "low", 1, priority=-1)
+    assert tenants(bench, due(bench)) == {"t0": 1, "t1": 1, "t2": 1}
+    assert tenants(bench, due(bench)) == {"t3": 1, "low": 1}
+
+
 def all_rows(bench: Bench) -> list[sa.RowMapping]:
     with looking(bench.database) as connection:
         return list(connection.execute(sa.select(artifact_jobs)).mappings())

@@ -13,6 +13,7 @@ from dlpipe.core import states
 from dlpipe.core.model import ArtifactRecord, Scope
 from dlpipe.core.ports import Unit
 from dlpipe.core.states import Moment, State, Status
+from dlpipe.core.wishes import Wish
 from dlpipe.db.clock import after, now
 from dlpipe.db.schema import jobs
 from tests.ledgers import FOR_GOOD, FOREIGN, OWN, SOON, UNKNOWN, Bench, everything
@@ -20,6 +21,12 @@ from tests.ledgers import FOR_GOOD, FOREIGN, OWN, SOON, UNKNOWN, Bench, everythi
 S = State
 UUID = "11111111-1111-5111-8111-111111111111"
 NO_JOBS = ["ABCDEFAB-0000-5000-8000-000000000000", "", "x", "not-a-uuid", "0" * 36, "%", UUID + "\n"]
+
+
+def result_of(job_id: str) -> ArtifactRecord:
+    sha256 = "ab" * 32
+    pointer = f"local:default/default/ab/{sha256}.bin"
+    return ArtifactRecord(UUID, OWN, "file", "local", pointer, None, 7, sha256, 1, job_id)
 
 
 def cancel(bench: Bench, job_id: str, scope: Scope = OWN) -> Status | None:
@@ -157,6 +164,10 @@ QUESTIONS: dict[str, Question] = {
     "cancel": lambda unit, scope, job_id: unit.owned(scope).cancel(job_id),
     "refresh": lambda unit, scope, job_id: unit.owned(scope).refresh(job_id),
     "retry": lambda unit, scope, job_id: unit.owned(scope).retry(job_id),
+    "pause": lambda unit, scope, job_id: unit.owned(scope).pause(job_id),
+    "resume": lambda unit, scope, job_id: unit.owned(scope).resume(job_id),
+    "standing": lambda unit, scope, job_id: unit.owned(scope).standing(job_id),
+    "results": lambda unit, scope, job_id: unit.owned(scope).results(9, None, job_id=job_id),
     "ops": lambda unit, scope, job_id: unit.owned(scope).ops(job_id),
     "artifacts_of": lambda unit, scope, job_id: unit.owned(scope).artifacts_of(job_id),
     "measures_of": lambda unit, scope, job_id: unit.owned(scope).measures_of(job_id),
@@ -221,11 +232,39 @@ def test_lists_and_counts_show_only_the_scopes_own(bench: Bench) -> None:
         assert unit.owned(Scope("other")).counts()[Status.PENDING] == 1
 
 
-@pytest.mark.xfail(
-    strict=True, reason="a job that failed for good forgets that its result is registered (docs/model.md)"
-)
+@pytest.mark.parametrize("wish", list(Wish))
+@pytest.mark.parametrize("state", [S.PLANNED, S.FAILED, S.DEDUPED])
+def test_a_wish_for_the_job_of_another_is_not_granted(bench: Bench, wish: Wish, state: State) -> None:
+    job_id = bench.in_state(state)
+    if wish is Wish.RESUME:
+        bench.set(job_id, paused_at=now())
+    before = everything(bench.database)
+    with bench.database.write() as unit:
+        for scope in FOREIGN:
+            assert unit.owned(scope).grant(wish, [job_id, UNKNOWN, "x"]) == []
+        assert unit.owned(OWN).grant(wish, []) == []
+    assert everything(bench.database) == before
+
+
 def test_a_job_whose_result_is_registered_is_not_canceled_after_a_retry(bench: Bench) -> None:
     job_id = bench.in_state(S.INDEXED)
+    with bench.database.write() as unit:
+        unit.registry.add_artifact(result_of(job_id))
     bench.fail(bench.hold("dedupe", job_id), FOR_GOOD)
+    assert retry(bench, job_id) is Status.PROCESSING
+    row = bench.row(job_id)
+    assert (row["state"], row["attempts"], row["due_at"] is not None) == (S.INDEXED.value, 0, True)
+    assert cancel(bench, job_id) is Status.PROCESSING
+    again = bench.hold("dedupe", job_id, run=2)
+    assert (again.run, again.state) == (2, S.INDEXED), "what remains is done by a run of its own"
+
+
+def test_a_further_run_that_failed_for_good_is_retried_from_its_start(bench: Bench) -> None:
+    """Its earlier result is no reason to end it before it has looked."""
+    job_id = bench.in_state(S.DEDUPED)
+    with bench.database.write() as unit:
+        unit.registry.add_artifact(result_of(job_id))
+        unit.owned(OWN).refresh(job_id)
+    bench.fail(bench.hold("head", job_id, run=2), FOR_GOOD)
     assert retry(bench, job_id) is Status.PENDING
-    assert cancel(bench, job_id) is not Status.CANCELED
+    assert bench.row(job_id)["state"] == S.FAILED.value

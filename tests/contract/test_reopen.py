@@ -178,6 +178,18 @@ def test_of_two_that_saw_the_same_one_reopens(bench: Bench, state: State) -> Non
     assert everything(bench.database) == before
 
 
+def test_who_looked_before_the_file_was_brought_back_reopens_nothing(bench: Bench) -> None:
+    job_id = bench.in_state(S.DEDUPED)
+    seen = bench.row(job_id)["fence"]
+    assert reopen(bench, job_id, seen)
+    bench.carry(job_id, S.INDEXED, run=2)
+    bench.advance(bench.hold("dedupe", job_id, run=2), "dedupe", S.DEDUPED)
+    assert bench.row(job_id)["due_at"] is None
+    before = everything(bench.database)
+    assert not reopen(bench, job_id, seen)
+    assert everything(bench.database) == before
+
+
 @pytest.mark.parametrize("state", [S.FINALIZED, S.INDEXED])
 def test_who_holds_the_job_is_not_disturbed(bench: Bench, state: State) -> None:
     job_id = bench.in_state(state)

@@ -23,6 +23,8 @@ from tests.ledgers import UNKNOWN, everything
 from tests.parts import facts
 from tests.world import World, sha256, some_bytes
 
+pytestmark = [pytest.mark.integration, pytest.mark.slow]
+
 HOST = "http://files.example"
 
 
@@ -207,6 +209,30 @@ def test_when_the_operator_says_that_the_files_are_gone_they_are_brought_again(w
     world.heal_policy(max_missing=1_000)
     assert world.round().jobs_reopened == 5
     assert all(path.exists() for path in paths)
+
+
+def test_a_file_that_a_run_brings_between_the_look_and_the_write_is_not_asked_for_again(world: Damaged) -> None:
+    job_id, path = world.done("a.bin")
+    path.unlink()
+    looks = 0
+
+    class Store(LocalBlobStore):
+        def size(self, pointer: str) -> int | None:
+            nonlocal looks
+            looks += 1
+            found = super().size(pointer)
+            if looks == 2:  # the last look before the write
+                with world.database.write() as unit:
+                    unit.owned(Scope()).refresh(job_id)
+                world.drive()
+                assert path.exists()
+            return found
+
+    world.deps = replace(world.deps, store=Store(world.root, clock=world.later))
+    assert reconcile(world.deps) == Report()
+    assert looks > 2
+    assert (world.view(job_id).run, world.view(job_id).status) == (2, Status.COMPLETED)
+    assert {one.fault for one in world.artifacts(job_id)} == {None}
 
 
 def test_two_rounds_at_once_reopen_a_job_once(world: Damaged) -> None:

@@ -258,5 +258,6 @@ class Around:
             broken = Never.CANCELED if w.artifacts else ""
             yield Step("somebody cancels the job", w._replace(row=ended, holder=None), broken=broken)
         if self._may(Fault.RETRY) and for_good:
-            again = row._replace(due=True, attempts=0, published=False)
+            state = states.retried(registered=bool(w.artifacts))
+            again = row._replace(state=state, due=True, attempts=0, published=False)
             yield Step("somebody retries the job", w._replace(row=again))

@@ -59,10 +59,10 @@ missing, too, harm comes only without both.
 _FOUND = """\
 ## What it found
 
-With four things going wrong the model leaves the promise in one place, which is open: a job that has failed for good
-*after* its result was registered. `retry` starts such a job at `head` instead of at what remains. So it can be canceled
-although its result is registered (against JOB-9), and it fetches the file again; if that has changed, the job has two
-results.
+With four things going wrong the first model left the promise in one place: a job that failed for good *after* its
+result was registered, and was retried, began at `head` instead of with what remained. So it could be canceled although
+its result was registered (against JOB-9), and it fetched the file again; if that had changed, the job had two results.
+Since then `retry` reads from the table where such a job goes on.
 """
 
 

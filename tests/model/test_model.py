@@ -97,7 +97,6 @@ def test_a_new_job_has_not_ended() -> None:
     assert not ended(World())
 
 
-@pytest.mark.xfail(strict=True, reason="a job that failed for good after its result was registered begins at head")
 @pytest.mark.parametrize("wish", [Fault.CANCEL, Fault.CHANGE])
 def test_a_retried_job_whose_result_is_registered_does_what_remains(wish: Fault) -> None:
     assert explored(4, faults=[Fault.KILL, Fault.RETRY, wish]).wrong is None

@@ -18,10 +18,17 @@ def test_the_round_is_scheduled_only_where_a_client_is_set() -> None:
     assert "sync_torrents" not in defaults.config(load({}).settings)["beat_schedule"]
     config = defaults.config(load({**SET, "DLPIPE_TORRENTS_EVERY_S": "20"}).settings)
     entry = config["beat_schedule"]["sync_torrents"]
-    assert entry == {"task": "dlpipe.sync_torrents", "schedule": 20.0, "options": {"expires": 60.0}}
+    assert entry == {"task": "dlpipe.sync_torrents", "schedule": 20.0}
     queues = {task: config["task_routes"][f"dlpipe.{task}"]["queue"] for task in
               ("sync_torrents", "enqueue_download", "register_download")}  # fmt: skip
     assert queues == {"sync_torrents": "beat", "enqueue_download": "net", "register_download": "disk"}
+
+
+def test_no_round_is_dropped_by_the_clock_of_the_worker_that_takes_it() -> None:
+    """An expiry is a moment of the scheduler's clock: a worker a minute ahead would drop every round."""
+    schedule = defaults.config(load(SET).settings)["beat_schedule"]
+    assert set(schedule) == {"dispatch", "reconcile", "sync_torrents"}
+    assert all("expires" not in entry.get("options", {}) for entry in schedule.values())
 
 
 def test_the_interval_is_fifteen_seconds_unless_set() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import BinaryIO, Protocol
 
 from dlpipe.core.downloads import Sharing
 from dlpipe.core.layout import Place
@@ -173,6 +173,10 @@ class BlobStore(Protocol):
 
     def is_right(self, pointer: str, sha256: str, size: int) -> bool:
         """Is the blob there and do its bytes hash to its name? (reads it all)"""
+
+    def open(self, pointer: str, size: int) -> BinaryIO:
+        """The blob's bytes, for reading, which the caller closes; Permanent(`file_missing`, `file_damaged`) when it is
+        not there with this size."""
 
     def settle(self, pointer: str) -> None:
         """Make last what was found right: who put it there may have died before its name did."""

@@ -11,6 +11,9 @@ from dlpipe.core.flow import StageRow
 from dlpipe.core.model import ArtifactJob, ArtifactRecord, Fault, JobSpec, JobView, OpView, PlanAnswer
 from dlpipe.core.recovery import FailureWrite
 from dlpipe.core.states import State, Status
+from dlpipe.core.telemetry import Told
+from dlpipe.core.why import Standing
+from dlpipe.core.wishes import JobFilter, Tally, Wish
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +98,9 @@ class Backlog(Protocol):
         waits longest. The cost is that of the answer, however many jobs are planned and whatever host is full.
         """
 
+    def in_flight(self) -> Mapping[str, int]:
+        """How many jobs of each host are under way or have a message outstanding."""
+
     def waiting(self) -> int:
         """How many jobs wait for a message that was sent: published, held by nobody."""
 
@@ -142,8 +148,11 @@ class Owned(Protocol):
     def get_many(self, job_ids: Sequence[str]) -> list[JobView]:
         """Those of these jobs that are the owner's, in no order."""
 
-    def list_(self, status: Status | None, limit: int, after: str | None) -> list[JobView]:
+    def list_(self, only: JobFilter | Status | None, limit: int, after: str | None) -> list[JobView]:
         """The newest first; `after` is the last job id of the page before."""
+
+    def tally(self, by: str, only: JobFilter, limit: int) -> list[Tally]:
+        """The jobs by `code`, `host` or `status`, the most frequent first."""
 
     def counts(self) -> Mapping[Status, int]: ...
 
@@ -166,9 +175,34 @@ class Owned(Protocol):
         its next run asks the server as well. Status as above. What the job has registered stays registered.
         """
 
+    def pause(self, job_id: str) -> JobView | None:
+        """Let the job wait, with the bytes it has, until it is resumed; answer how it stands then.
+
+        A run that is under way is over with that, and costs no attempt. A job at its end stays as it is.
+        """
+
+    def resume(self, job_id: str) -> JobView | None:
+        """Let a paused job go on as soon as it is due; answer how it stands then."""
+
+    def grant(self, wish: Wish, job_ids: Sequence[str]) -> list[str]:
+        """Do to each of these what the wish says, where that is possible; answer which were changed."""
+
+    def standing(self, job_id: str) -> Standing | None:
+        """The job with what its owner need not see, but an explanation of it must know."""
+
     def ops(self, job_id: str) -> list[OpView]: ...
 
     def artifacts_of(self, job_id: str) -> list[ArtifactRecord]: ...
+
+    def artifact(self, artifact_uuid: str) -> ArtifactRecord | None: ...
+
+    def results(
+        self, limit: int, after: str | None, *, newest_first: bool = False, job_id: str | None = None
+    ) -> list[Told]:
+        """The results, or those of one job, with what was measured, in the order in which their jobs were planned.
+
+        `after` is the last artifact of the page before.
+        """
 
     def measures_of(self, job_id: str) -> Mapping[str, Any] | None:
         """The manifest row of the job's newest result: the one that its latest run brought, or found unchanged."""

@@ -97,12 +97,21 @@ def test_owners_may_refresh_at_a_good_end_and_take_that_back() -> None:
     assert states.refreshable() == states.withdrawable() == {S.DEDUPED, S.SKIPPED_DUPLICATE}
 
 
-def test_failed_is_left_only_by_a_new_run_another_failure_or_cancel() -> None:
+def test_failed_is_left_only_by_a_new_run_another_failure_cancel_or_retry() -> None:
     assert {(s.target, s.moment) for s in TABLE if s.source is S.FAILED} == {
         (S.LEASED, Moment.START),
         (S.FAILED, Moment.FAIL),
         (S.CANCELED, Moment.CANCEL),
+        (S.FAILED, Moment.RETRY),
+        (S.INDEXED, Moment.RETRY),
     }
+
+
+def test_a_retried_job_that_has_its_result_goes_on_where_it_can_no_longer_be_canceled() -> None:
+    assert states.retried(registered=False) is S.FAILED
+    assert states.retried(registered=True) is S.INDEXED
+    assert S.INDEXED not in states.sources(S.CANCELED, Moment.CANCEL)
+    assert states.start_target(S.INDEXED) is S.INDEXED
 
 
 @pytest.mark.parametrize(

@@ -338,6 +338,22 @@ def test_a_type_by_another_name_does_not_move_the_file(world: World) -> None:
     assert len(world.blobs()) == 1
 
 
+def test_a_file_that_was_never_registered_comes_back_where_the_ledger_says_it_is(world: World) -> None:
+    """FINALIZE of these bytes is recorded once for good, with its pointer; the file must stand there."""
+    url = "http://files.example/download"
+    world.source.put(url, OLD, content_type="application/pdf")
+    job = world.plan(url)
+    world.run_to("index", job)
+    (blob,) = world.blobs()
+    (world.root / blob).unlink()
+    reopen(world, job)
+    world.source.put(url, OLD, content_type="application/zip")
+    world.drive()
+    (artifact,) = world.artifacts(job)
+    assert (world.state(job), list(world.blobs())) == (State.DEDUPED, [blob])
+    assert path_of(world, artifact).read_bytes() == OLD
+
+
 @pytest.mark.parametrize("stage", ["index", "dedupe"])
 def test_a_file_that_is_lost_before_the_end_is_brought_again(world: World, stage: str) -> None:
     world.source.put(URL, OLD)

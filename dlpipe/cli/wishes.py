@@ -1,0 +1,212 @@
+"""`dlpipe cancel`, `pause`, `resume`, `retry`, `refresh`: what is wanted of jobs, by id or by what they share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from dlpipe.cli import EXIT_FAILED, EXIT_OK, output
+from dlpipe.cli.jobs import scoped, unknown
+from dlpipe.core.model import JobView, Scope
+from dlpipe.core.states import Status
+from dlpipe.core.wishes import JobFilter, Wish
+
+_DONE = {
+    Wish.CANCEL: "canceled",
+    Wish.PAUSE: "paused",
+    Wish.RESUME: "resumed",
+    Wish.RETRY: "made due again",
+    Wish.REFRESH: "marked for a refresh",
+}
+
+
+def _wish(command: Callable[..., Any]) -> Callable[..., Any]:
+    for add in reversed(
+        (
+            click.argument("job_ids", metavar="[JOB]...", nargs=-1),
+            click.option("--host", help="All jobs on this host."),
+            click.option("--code", help="All jobs whose last error has this code."),
+            click.option("--work", "work_id", help="All jobs of this work."),
+            click.option("--all", "everything", is_flag=True, help="All jobs of the tenant and project."),
+            click.option("--dry-run", is_flag=True, help="Say which jobs are meant, and change nothing."),
+            scoped,
+        )
+    ):
+        command = add(command)
+    return command
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  dlpipe cancel JOB JOB
+  dlpipe cancel --host files.example.org --dry-run
+
+\b
+Exit status: 0 all of them are canceled, 1 some had ended or are unknown, 2 wrong use.
+"""
+)
+@_wish
+def cancel(**asked: Any) -> int:
+    """Cancel jobs that are not done yet. A result that is registered stays.
+
+    Of a finished job that waits for a refresh, only the refresh is taken back.
+    """
+    return _carry_out(Wish.CANCEL, **asked)
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  dlpipe pause JOB
+  dlpipe pause --host files.example.org
+  dlpipe jobs --paused
+
+\b
+Exit status: 0 all of them are paused, 1 some had ended or are unknown, 2 wrong use.
+"""
+)
+@_wish
+def pause(**asked: Any) -> int:
+    """Let jobs wait until they are resumed. What runs stops at its next bytes, and keeps what it has."""
+    return _carry_out(Wish.PAUSE, **asked)
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  dlpipe resume JOB
+  dlpipe resume --all
+
+\b
+Exit status: 0 none of them is paused any more, 1 some had ended or are unknown, 2 wrong use.
+"""
+)
+@_wish
+def resume(**asked: Any) -> int:
+    """Let paused jobs go on from the bytes that they have; the pause has cost no attempt."""
+    return _carry_out(Wish.RESUME, **asked)
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  dlpipe jobs --status failed --by code
+  dlpipe retry --code http_404 --host files.example.org --dry-run
+  dlpipe retry --code http_404 --host files.example.org
+  dlpipe retry JOB JOB
+
+\b
+Exit status: 0 all of them are tried again, 1 some had not failed for good or are unknown, 2 wrong use.
+"""
+)
+@_wish
+def retry(**asked: Any) -> int:
+    """Try jobs again that failed for good; their attempts are given back."""
+    return _carry_out(Wish.RETRY, **asked)
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  dlpipe refresh 6d0c3a53-0c6b-5a8e-9d5e-3f8f2c1b7a10
+  dlpipe refresh --host files.example.org --dry-run
+
+\b
+What the server still has as it was changes nothing. What has changed becomes a further result of the same job; the
+earlier ones stay, and stay readable, also when the new run fails. Until the new run has begun, `dlpipe cancel` takes
+the wish back. A canceled job stays canceled. Exit status: 0 all are due, 1 some are not (on their way already,
+canceled, or unknown), 2 wrong use.
+"""
+)
+@_wish
+def refresh(**asked: Any) -> int:
+    """Ask the servers whether they have something newer than these finished jobs brought, and fetch it."""
+    return _carry_out(Wish.REFRESH, **asked)
+
+
+def _carry_out(
+    wish: Wish, *, job_ids: tuple[str, ...], host: str | None, code: str | None, work_id: str | None,
+    everything: bool, dry_run: bool, tenant_id: str, project_id: str, as_json: bool,
+) -> int:  # fmt: skip
+    only = JobFilter(code=code, host=host.lower() if host else None, work_id=work_id)
+    by_filter = everything or only != JobFilter()
+    if bool(job_ids) == by_filter:
+        raise click.UsageError(
+            "Give the ids of jobs, or else --host, --code, --work or --all. See --help for examples."
+        )
+    if job_ids and dry_run:
+        raise click.UsageError("--dry-run tells which jobs a filter means; ids mean themselves.")
+    scope = Scope(tenant_id, project_id)
+    return _all(wish, scope, only, dry_run, as_json) if by_filter else _each(wish, scope, job_ids, as_json)
+
+
+def _all(wish: Wish, scope: Scope, only: JobFilter, dry_run: bool, as_json: bool) -> int:
+    from dlpipe.pipeline import wishes
+    from dlpipe.tasks import deps
+
+    count = 0
+    for batch in wishes.of_all(deps(), scope, wish, only, dry_run=dry_run):
+        count += len(batch)
+        for view in batch if as_json or dry_run else []:
+            told = {"job_id": view.job_id, "host": view.host, "error_code": view.error_code, "done": not dry_run}
+            if as_json:
+                output.as_json(told)
+            else:
+                click.echo(f"{view.job_id} {output.safe(view.host)} {view.error_code or '-'}")
+    if not as_json:
+        jobs = "1 job" if count == 1 else f"{count} jobs"
+        click.echo(f"{jobs} would be {_DONE[wish]}; nothing was changed" if dry_run else f"{jobs} {_DONE[wish]}")
+    return EXIT_OK
+
+
+def _each(wish: Wish, scope: Scope, job_ids: tuple[str, ...], as_json: bool) -> int:
+    import dlpipe
+    from dlpipe.cli import records
+
+    exit_code = EXIT_OK
+    for job_id in job_ids:
+        before = dlpipe.get_job(job_id, tenant_id=scope.tenant_id, project_id=scope.project_id)
+        view = _one(wish, scope, job_id)
+        if view is None or before is None:
+            exit_code = unknown(job_id)
+            continue
+        # Of a job at its end, a cancel takes back the further run that it waited for.
+        taken_back = wish is Wish.CANCEL and before.purpose is not None and view.status in records.DONE
+        granted = _granted(wish, view) or taken_back
+        if not granted:
+            exit_code = EXIT_FAILED
+        if as_json:
+            output.as_json({"job_id": job_id, "status": view.status.value, "paused": view.paused_at is not None})
+        else:
+            stands = f"{view.status.value}, paused" if view.paused_at else view.status.value
+            aside = " (its further run is taken back)" if taken_back else f" (nothing to {wish})"
+            click.echo(f"{job_id} {stands}" + ("" if granted and not taken_back else aside))
+    return exit_code
+
+
+def _one(wish: Wish, scope: Scope, job_id: str) -> JobView | None:
+    import dlpipe
+
+    ask = {
+        Wish.CANCEL: dlpipe.cancel_job,
+        Wish.PAUSE: dlpipe.pause_job,
+        Wish.RESUME: dlpipe.resume_job,
+        Wish.RETRY: dlpipe.retry_job,
+        Wish.REFRESH: dlpipe.refresh_job,
+    }[wish]
+    return ask(job_id, tenant_id=scope.tenant_id, project_id=scope.project_id)
+
+
+def _granted(wish: Wish, view: JobView) -> bool:
+    match wish:
+        case Wish.CANCEL:
+            return view.status is Status.CANCELED
+        case Wish.PAUSE:
+            return view.paused_at is not None
+        case Wish.RESUME:
+            return view.paused_at is None and view.status in (Status.PENDING, Status.PROCESSING)
+        case Wish.RETRY | Wish.REFRESH:
+            return view.status is Status.PENDING

@@ -1,0 +1,87 @@
+"""Pause, resume, cancel and retry from the command line, by id and by filter (JOB-8, JOB-9)."""
+
+from __future__ import annotations
+
+import pytest
+
+from dlpipe.core.states import State
+from tests.unit.cli.conftest import Desk
+
+URL = "http://files.example/a.bin"
+UNKNOWN = "00000000-0000-5000-8000-000000000000"
+
+
+@pytest.fixture
+def failed(desk: Desk) -> list[str]:
+    jobs = [desk.plan(f"http://gone.example/{n}") for n in range(3)]
+    desk.drive()
+    return jobs
+
+
+def test_a_paused_job_is_shown_as_such_and_goes_on_when_resumed(desk: Desk) -> None:
+    desk.source.put(URL, b"x" * 100)
+    job = desk.plan(URL)
+    assert desk.command("pause", job).out == f"{job} pending, paused\n"
+    assert desk.command("pause", job, "--json").record == {"job_id": job, "status": "pending", "paused": True}
+    assert desk.command("show", job, "--json").record["paused_at"] is not None
+    assert [row["job_id"] for row in desk.command("jobs", "--paused", "--json").records] == [job]
+    assert "paused" in desk.command("jobs").out
+    assert "dlpipe resume" in desk.command("plan", URL).err
+    desk.drive()
+    assert desk.source.asked == []
+    assert desk.command("resume", job).out == f"{job} pending\n"
+    desk.drive()
+    assert desk.state(job) is State.DEDUPED
+    late = desk.command("pause", job)
+    assert (late.code, late.out) == (1, f"{job} completed (nothing to pause)\n")
+    assert desk.command("resume", job).code == 1
+
+
+@pytest.mark.parametrize("wish", ["pause", "resume", "cancel", "retry"])
+def test_unknown_and_foreign_ids_answer_alike(desk: Desk, wish: str) -> None:
+    job, before = desk.plan(URL), desk.everything()
+    unknown, foreign = desk.command(wish, UNKNOWN), desk.command(wish, job, "--tenant", "other")
+    assert (unknown.code, unknown.out, foreign.code, foreign.out) == (1, "", 1, "")
+    assert unknown.err.replace(UNKNOWN, "ID") == foreign.err.replace(job, "ID")
+    assert desk.everything() == before
+
+
+@pytest.mark.parametrize("wish", ["pause", "resume", "cancel", "retry"])
+def test_ids_or_a_filter_and_not_both_or_neither(desk: Desk, wish: str, failed: list[str]) -> None:
+    before = desk.everything()
+    for words in ([], [failed[0], "--host", "gone.example"], [failed[0], "--dry-run"], ["--dry-run"]):
+        assert desk.command(wish, *words).code == 2, words
+    assert desk.everything() == before
+
+
+def test_failures_are_counted_by_code_and_retried_by_host_and_code(desk: Desk, failed: list[str]) -> None:
+    (tally,) = desk.command("jobs", "--status", "failed", "--by", "code", "--json").records
+    assert (tally["code"], tally["jobs"], tally["job_id"] in failed) == ("http_404", 3, True)
+    assert tally["error_message_safe"]
+    assert tally["error_debug_id"]
+    listed = desk.command(
+        "jobs", "--status", "failed", "--code", "http_404", "--host", "GONE.example", "--json"
+    ).records
+    assert {row["job_id"] for row in listed} == set(failed)
+    assert desk.command("jobs", "--code", "http_500", "--json").out == ""
+    before = desk.everything()
+    dry = desk.command("retry", "--code", "http_404", "--host", "gone.example", "--dry-run")
+    assert all(job in dry.out for job in failed)
+    assert dry.out.endswith("3 jobs would be made due again; nothing was changed\n")
+    assert desk.everything() == before
+    assert desk.command("retry", "--code", "http_500").out == "0 jobs made due again\n"
+    done = desk.command("retry", "--code", "http_404", "--json").records
+    assert {row["job_id"] for row in done} == set(failed)
+    assert {desk.view(job).status.value for job in failed} == {"pending"}
+
+
+def test_a_single_retry_says_what_became_of_it(desk: Desk, failed: list[str]) -> None:
+    assert desk.command("retry", failed[0]).out == f"{failed[0]} pending\n"
+    again = desk.command("retry", failed[0], "--json")
+    assert (again.code, again.record["status"]) == (0, "pending")
+
+
+def test_cancel_by_host_reaches_what_is_not_done(desk: Desk) -> None:
+    here, there = desk.plan(URL), desk.plan("http://other.example/a")
+    assert desk.command("cancel", "--host", "files.example").out == "1 job canceled\n"
+    assert (desk.state(here), desk.state(there)) == (State.CANCELED, State.PLANNED)

@@ -1,0 +1,97 @@
+"""Every situation of a job has its paragraph, and each paragraph says what happens next."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from dlpipe.core.model import JobView, Scope
+from dlpipe.core.states import Purpose, State, Status, is_terminal, status_of
+from dlpipe.core.torrents import DownloadStatus
+from dlpipe.core.why import Situation, Standing, Surroundings, explain
+
+NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+SOON, AGO = NOW + timedelta(minutes=5), NOW - timedelta(seconds=5)
+LONG_AGO = NOW - timedelta(hours=3)
+JOB = JobView(
+    job_id="J", scope=Scope(), job_type="artifact_download", status=Status.PENDING, progress=0, state=State.PLANNED,
+    work_id="w", artifact_id="a", url="https://e.org/a", run=0, attempts=0, created_at=LONG_AGO, updated_at=AGO,
+    completed_at=None, failed_at=None, due_at=AGO, request_id=None, error_code=None, error_message_safe=None,
+    error_debug_id=None, host="e.org",
+)  # fmt: skip
+ERROR = {"error_code": "http_503", "error_message_safe": "the server answered 503", "error_debug_id": "d1"}
+FREE = Surroundings(max_attempts=5)
+
+CASES: list[tuple[Situation, dict[str, Any], dict[str, Any], Surroundings, list[str]]] = [
+    (Situation.COMPLETED, {"status": "completed", "completed_at": AGO, "artifacts": ("u1",)}, {}, FREE,
+     ["done since 2026-01-02 03:04:00 UTC", "artifact u1", "dlpipe refresh"]),
+    (Situation.COMPLETED, {"status": "completed", "artifacts": ("u1", "u2")}, {}, FREE, ["2 artifacts, the newest u2"]),
+    (Situation.SKIPPED, {"status": "skipped", "artifacts": ("u1",)}, {}, FREE, ["without fetching", "dlpipe refresh"]),
+    (Situation.FAILED, {"status": "failed", "failed_at": AGO, **ERROR}, {}, FREE,
+     ["for good", "the server answered 503 [http_503] (debug id d1)", "dlpipe retry J"]),
+    (Situation.CANCELED, {"status": "canceled"}, {}, FREE, ["was canceled", "another artifact id"]),
+    (Situation.PAUSED, {"paused_at": AGO}, {}, FREE, ["paused since", "dlpipe resume J", "no attempt"]),
+    (Situation.PAUSED, {"paused_at": AGO, "due_at": SOON, **ERROR}, {}, FREE, ["dlpipe resume J"]),
+    (Situation.RUNNING, {"run": 2, "state": State.STREAMING, "due_at": None}, {"lease_until": SOON},
+     replace(FREE, done_bytes=7, total_bytes=9), ["run 2, at STREAMING, 7 of 9 bytes so far", "nothing is to be done"]),
+    (Situation.RUNNING, {"state": State.STREAMING, "due_at": None}, {"lease_until": SOON, "published_at": LONG_AGO},
+     replace(FREE, done_bytes=7), ["7 bytes so far"]),
+    (Situation.HOLDER_GONE, {"state": State.STREAMING, "due_at": None}, {"lease_until": LONG_AGO}, FREE,
+     ["no sign for 3 hours", "Reconcile", "goes on from the bytes"]),
+    (Situation.HOLDER_GONE, {"state": State.STREAMING, "due_at": None, "attempts": 4}, {"lease_until": AGO}, FREE,
+     ["no sign for 5 seconds", "used up"]),
+    (Situation.NOT_BEFORE, {"due_at": SOON}, {}, FREE, ["not to begin before 2026-01-02 03:09:05 UTC", "by itself"]),
+    (Situation.POSTPONED, {"due_at": SOON, **ERROR, "error_code": "host_circuit_open"}, {}, FREE,
+     ["e.org has failed again and again", "no attempt was used up"]),
+    (Situation.POSTPONED, {"due_at": SOON, **ERROR, "error_code": "quota_exceeded"}, {}, FREE, ["too little room"]),
+    (Situation.WAITS_FOR_RETRY, {"due_at": SOON, "attempts": 2, "state": State.FAILED, **ERROR}, {}, FREE,
+     ["Attempt 2 of 5 failed: the server answered 503", "03:09:05", "3 are left"]),
+    (Situation.WAITS_FOR_RETRY, {"due_at": SOON, "attempts": 4, "state": State.FAILED, **ERROR}, {}, FREE,
+     ["it is the last one"]),
+    (Situation.HOST_FULL, {}, {}, replace(FREE, host_full=True, window_full=True), ["e.org has its share"]),
+    (Situation.WINDOW_FULL, {}, {}, replace(FREE, window_full=True), ["as many jobs", "higher priority first"]),
+    (Situation.DUE, {}, {}, FREE, ["due and not sent yet", "within seconds"]),
+    (Situation.DUE, {"state": State.FAILED, **ERROR}, {}, FREE, ["due and not sent yet"]),
+    (Situation.DUE, {"state": State.DEDUPED, "purpose": Purpose.REFRESH}, {}, FREE, ["ask the server whether"]),
+    (Situation.DUE, {"state": State.DEDUPED, "purpose": Purpose.REPAIR}, {}, FREE, ["missing or damaged"]),
+    (Situation.SENT, {}, {"published_at": AGO}, replace(FREE, host_full=True), ["sent 5 seconds ago", "free worker"]),
+    (Situation.MESSAGE_LATE, {}, {"published_at": LONG_AGO}, FREE, ["3 hours ago", "dlpipe status", "by itself"]),
+    (Situation.NEXT_STAGE, {"run": 1, "state": State.HEAD_DONE, "due_at": None}, {"published_at": AGO}, FREE,
+     ["Run 1 has come as far as HEAD_DONE", "free"]),
+    (Situation.ADRIFT, {"run": 1, "state": State.HEAD_DONE, "due_at": None}, {}, FREE, ["should not be"]),
+    (Situation.TORRENT_QUEUED, {"state": DownloadStatus.QUEUED, **ERROR}, {}, FREE, ["handed to qBittorrent", "503"]),
+    (Situation.TORRENT_RUNNING, {"state": DownloadStatus.DOWNLOADING, "progress": 7}, {}, FREE, ["7 % of it"]),
+    (Situation.FAILED, {"state": DownloadStatus.FAILED, "status": "failed", **ERROR}, {}, FREE, ["start the download"]),
+]  # fmt: skip
+
+
+def standing(view: dict[str, Any], row: dict[str, Any]) -> Standing:
+    return Standing(replace(JOB, **{**view, "status": Status(view.get("status", "pending"))}), NOW, **row)
+
+
+@pytest.mark.parametrize(("situation", "view", "row", "around", "words"), CASES)
+def test_each_situation_is_told_with_its_reason_and_what_follows(
+    situation: Situation, view: dict[str, Any], row: dict[str, Any], around: Surroundings, words: list[str]
+) -> None:
+    why = explain(standing(view, row), around)
+    assert why.situation is situation
+    assert [word for word in words if word not in why.text] == []
+    assert why.text.endswith(".")
+    assert "None" not in why.text
+
+
+def test_the_table_has_every_situation() -> None:
+    assert {case[0] for case in CASES} == set(Situation)
+
+
+@pytest.mark.parametrize("due", [None, AGO, SOON])
+@pytest.mark.parametrize("state", list(State))
+def test_no_state_is_without_an_answer(state: State, due: datetime | None) -> None:
+    status = status_of(state, retry_due=due is not None)
+    for row in ({}, {"published_at": AGO}, {"published_at": LONG_AGO}, {"lease_until": SOON}, {"lease_until": AGO}):
+        why = explain(standing({"state": state, "status": status, "due_at": due, "run": 1}, row), FREE)
+        ends = {Situation.COMPLETED, Situation.SKIPPED, Situation.FAILED, Situation.CANCELED}
+        assert (why.situation in ends) == is_terminal(state, retry_due=due is not None)

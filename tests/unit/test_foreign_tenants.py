@@ -1,0 +1,131 @@
+"""Every public call with a foreign tenant: answered as for what does not exist, and nothing changes (JOB-5).
+
+A call that is not listed here fails the test, so that a new one cannot be forgotten.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+
+import dlpipe
+from dlpipe import cli, client
+from dlpipe.core.errors import UnknownId
+from dlpipe.core.ports import Owned
+from dlpipe.db import SqlDatabase
+from tests.world import World
+
+UNKNOWN = "00000000-0000-5000-8000-000000000000"
+URL = "http://files.example/a.bin"
+
+JOB_CALLS = "get_job explain_job cancel_job pause_job resume_job retry_job refresh_job".split()
+ARTIFACT_CALLS = "get_artifact open_artifact".split()
+LISTS: dict[str, Callable[..., Any]] = {
+    "list_jobs": lambda **scope: list(dlpipe.list_jobs(**scope)),
+    "list_jobs after": lambda job, **scope: list(dlpipe.list_jobs(after=job, **scope)),
+    "list_artifacts": lambda **scope: list(dlpipe.list_artifacts(**scope)),
+    "list_artifacts of": lambda job, **scope: list(dlpipe.list_artifacts(job_id=job, **scope)),
+    "export": lambda **scope: list(dlpipe.export(**scope)),
+}
+SCOPED_COMMANDS = {
+    "one job": "show why ops cancel pause resume retry refresh".split(),
+    "one artifact": ["open"],
+    "lists": "jobs artifacts export".split(),
+    "makes its own": "fetch plan".split(),  # a tenant given here is whose job it becomes
+    "tested with downloads": ["torrents"],
+}
+FOREIGN = ({"tenant_id": "other"}, {"project_id": "other"})
+
+
+@pytest.fixture
+def world(sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+    from dlpipe import tasks, wiring
+
+    database = SqlDatabase(sqlite_url)
+    made = World(database, tmp_path / "store")
+    monkeypatch.setattr(tasks, "deps", lambda: made.deps)
+    monkeypatch.setattr(wiring, "database", lambda: database)
+    made.source.put(URL, b"bytes")
+    made.fetch(URL)
+    yield made
+    database.close()
+
+
+def answer(call: Callable[..., Any], *args: Any, **scope: str) -> Any:
+    try:
+        return call(*args, **scope)
+    except UnknownId as error:
+        return type(error), error.code, error.message
+
+
+def test_no_public_call_is_missing_here() -> None:
+    scoped = {name for name in client.__all__ if "tenant_id" in inspect.signature(getattr(client, name)).parameters}
+    calls = {name for name in scoped if inspect.isfunction(getattr(client, name))}
+    assert calls == {*JOB_CALLS, *ARTIFACT_CALLS, *(name.split()[0] for name in LISTS)}
+    with click.Context(cli.dlpipe) as context:
+        commands = {name: cli.dlpipe.get_command(context, name) for name in cli.dlpipe.list_commands(context)}
+    with_scope = {
+        name
+        for name, command in commands.items()
+        if isinstance(command, click.Group) or (command and any(p.name == "tenant_id" for p in command.params))
+    }
+    assert with_scope <= {name for names in SCOPED_COMMANDS.values() for name in names}
+
+
+def test_no_question_to_the_ledger_is_missing_in_its_contract() -> None:
+    from tests.contract import test_jobs_owner, test_results
+
+    text = Path(test_jobs_owner.__file__).read_text() + Path(test_results.__file__).read_text()
+    methods = {name for name, _ in inspect.getmembers(Owned, inspect.isfunction) if not name.startswith("_")}
+    assert {name for name in methods if f"owned(scope).{name}(" not in text} - {"counts", "tally"} == set()
+
+
+@pytest.mark.parametrize("scope", FOREIGN)
+@pytest.mark.parametrize("state", ["done", "waiting", "failed"])
+def test_a_foreign_job_is_an_unknown_one_to_every_call(world: World, scope: dict[str, str], state: str) -> None:
+    job = world.plan(URL) if state == "done" else world.plan(f"http://{state}.example/x")
+    if state == "failed":
+        world.drive()
+    before = world.everything()
+    for name in JOB_CALLS:
+        call = getattr(dlpipe, name)
+        assert answer(call, job, **scope) == answer(call, UNKNOWN, **scope) == answer(call, UNKNOWN), name
+    for name, call in LISTS.items():
+        args = [job] if " " in name else []
+        assert answer(call, *args, **scope) == [], name
+    assert world.everything() == before
+
+
+@pytest.mark.parametrize("scope", FOREIGN)
+def test_a_foreign_artifact_is_an_unknown_one_to_every_call(world: World, scope: dict[str, str]) -> None:
+    (artifact,) = world.artifacts(world.plan(URL))
+    for name in ARTIFACT_CALLS:
+        call = getattr(dlpipe, name)
+        assert answer(call, artifact.artifact_uuid, **scope) == answer(call, UNKNOWN, **scope) == answer(call, UNKNOWN)
+
+
+def test_the_owner_is_answered_by_all_of_them(world: World) -> None:
+    """So that the refusals above are about the scope."""
+    job = world.plan(URL)
+    (artifact,) = world.artifacts(job)
+    for name in JOB_CALLS:
+        assert getattr(dlpipe, name)(job) is not None, name
+    assert dlpipe.get_artifact(artifact.artifact_uuid) is not None
+    with dlpipe.open_artifact(artifact.artifact_uuid) as stream:
+        assert stream.read() == b"bytes"
+    for name, call in LISTS.items():
+        if name != "list_jobs after":
+            assert len(call(*([job] if " " in name else []))) == 1, name
+
+
+def test_what_leaves_holds_no_place_in_the_store(world: World) -> None:
+    (artifact,) = world.artifacts(world.plan(URL))
+    told = repr([dlpipe.get_artifact(artifact.artifact_uuid), *(call(*([world.plan(URL)] if " " in name else []))
+                 for name, call in LISTS.items())])  # fmt: skip
+    assert artifact.storage_pointer not in told
+    assert str(world.root) not in told
