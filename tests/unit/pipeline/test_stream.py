@@ -203,6 +203,21 @@ def test_a_download_past_its_deadline_is_handed_back_with_its_bytes(world: World
     assert world.streamed(job)["resumed_from_bytes"] == HALF + 1
 
 
+def test_the_deadline_is_of_all_answers_together(world: World) -> None:
+    """Row 21, by a server that ends each answer early: every one of them for itself is quick enough."""
+    world.stream_policy(deadline_s=100.0, min_rate_bytes_s=0.0)
+    world.source.script(URL, Says(body=[BODY[:HALF], Retryable("cut", code="body_cut")]))
+    job = world.plan(URL)
+    assert world.try_stream(job) == Failed("body_cut", 1.0)
+    for at in range(HALF, HALF + 300, 100):
+        line = f"bytes {at}-{at + 99}/{len(BODY)}"
+        body = [wait(world, 60.0), BODY[at : at + 100]]
+        world.source.script(URL, Says(headers={"Content-Range": line, "Content-Length": "100"}, body=body))
+    world.make_due(job)
+    world.drive()
+    assert world.view(job).error_code == "deadline"
+
+
 @pytest.mark.parametrize(("seconds", "code"), [(59.0, None), (61.0, "too_slow")])
 def test_a_rate_below_the_least_over_a_window_is_too_slow(world: World, seconds: float, code: str | None) -> None:
     world.stream_policy(min_rate_bytes_s=1000.0, min_rate_window_s=60.0)
