@@ -190,3 +190,16 @@ def test_what_follows_an_answer_in_its_last_tls_record_is_not_the_next_answer(tm
         assert outcome(source, url, read) == (b"next", None)
         assert origin.connections == 2
         hub.close()
+
+
+def test_a_connection_whose_body_is_over_is_left_alone(
+    origin: Origin, source: HttpSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be at another answer by then, whose time is its own."""
+    body, buffer = random.randbytes(700 * KIB), memoryview(bytearray(64 * KIB))
+    with source.get(origin.on("/f", answer(200, body))) as reply:
+        while reply.read_into(buffer):
+            pass
+        touched: list[float] = []
+        monkeypatch.setattr(WatchedStream, "expect_within", lambda _self, seconds: touched.append(seconds))
+        assert (reply.read_into(buffer), touched) == (0, [])

@@ -183,6 +183,26 @@ def test_joined_bytes_that_hash_to_something_else_are_brought_anew(world: World)
     assert list(world.blobs().values()) == [BODY]
 
 
+def test_bytes_that_were_joined_for_another_job_meanwhile_are_not_gone_on_with(world: World) -> None:
+    """Between the two stages a job with a digest put bytes of two servers together, and failed."""
+    world.source.script(URL, Says(body=[BODY[:HALF], Retryable("cut", code="body_cut")]))
+    job = world.plan(URL)
+    assert world.try_stream(job) == Failed("body_cut", 1.0)
+    world.make_due(job)
+    world.run_to("resume_decide", job, 2)
+    scope = Scope()
+    with world.deps.staging.claim(scope.tenant_id, URL, "another", 1) as part:
+        assert part.verify(HALF) == HALF
+        part.rewind(100)
+        part.promise("0" * 64)
+        part.write(b"x" * (HALF - 100))
+        part.flush()
+    world.run("stream", job, 2)
+    assert world.source.gets(URL)[-1].start == 0
+    world.drive()
+    assert list(world.blobs().values()) == [BODY]
+
+
 # ── how long it may take: the clock is passed in ──────────────────────────────────────────────────
 
 
