@@ -181,7 +181,8 @@ class Secure(Origin):
 @pytest.mark.parametrize("read", [by_pieces, by_buffers(random.Random(1))], ids=["pieces", "buffers"])
 def test_what_follows_an_answer_in_its_last_tls_record_is_not_the_next_answer(tmp_path: Path, read: Read) -> None:
     body = random.randbytes(300_000)
-    with Secure(tmp_path) as origin:
+    origin = Secure(tmp_path)
+    with origin:
         policy = NetPolicy(read_s=5.0, head_s=5.0, retries=0, allow_private=True, ca_file=origin.authority)
         hub = Hub(policy, resolve=lambda _host, _port: ["127.0.0.1"])
         source = HttpSource(hub)
