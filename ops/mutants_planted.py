@@ -54,12 +54,12 @@ MUTANTS = (
     ),
     Mutant(
         "start-without-fence", "a late worker takes an op back from its new holder", _LEDGER,
-        "                where=_O.fence <= job.fence,\n", "", ("tests/contract/test_ledger.py",),
+        "                where=_O.fence <= job.fence,\n", "", (_OVERTAKEN,),
     ),
     Mutant(
         "renew-without-fence", "an overtaken holder keeps the mirror in the row alive", _JOBS,
         ".where(_T.job_id == job_id, _T.fence == fence, _T.lease_owner.is_not(None))",
-        ".where(_T.job_id == job_id, _T.lease_owner.is_not(None))", ("tests/contract/test_jobs.py",),
+        ".where(_T.job_id == job_id, _T.lease_owner.is_not(None))", (_OVERTAKEN,),
     ),
     Mutant(
         "expired-lease-renewable", "a lease whose time is over here still counts", "dlpipe/lease/held.py",
@@ -84,7 +84,7 @@ MUTANTS = (
     Mutant(
         "lease-not-checked-between-chunks", "a worker goes on writing after its lease is lost",
         "dlpipe/pipeline/stages/body.py", "                self._lease.check()\n", "",
-        ("tests/unit/pipeline/test_stream.py", "tests/unit/pipeline/test_runner_failures.py"),
+        ("tests/unit/pipeline/test_runner.py", "tests/unit/pipeline/test_two_at_once.py"),
     ),
     Mutant(
         "live-lease-reaped", "reconcile takes a job from a holder whose lock still lives", "dlpipe/core/recovery.py",

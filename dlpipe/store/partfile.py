@@ -116,11 +116,13 @@ class PartFile:
 
     def close(self) -> None:
         if self._fd >= 0:
-            with suppress(OSError):
-                self._remove_if_nothing_came()
-            self._close_side()
-            os.close(self._fd)  # closing lets go of the lock
-            self._fd = -1
+            try:
+                with suppress(OSError):
+                    self._remove_if_nothing_came()
+                self._close_side()
+            finally:
+                os.close(self._fd)  # closing lets go of the lock
+                self._fd = -1
 
     def _remove_if_nothing_came(self) -> None:
         empty = self._side is not None and not self._side.checkpoints and not os.fstat(self._fd).st_size
@@ -130,10 +132,11 @@ class PartFile:
     # ── the sidecar ───────────────────────────────────────────────────────────────────────────────
 
     def _unlink(self) -> None:
-        for name in (self._side_name, self._name):
-            with suppress(FileNotFoundError):
-                os.unlink(name, dir_fd=self._where)
-            crash_point("part.removing")
+        with suppress(FileNotFoundError):
+            os.unlink(self._side_name, dir_fd=self._where)
+        crash_point("part.half_removed")
+        with suppress(FileNotFoundError):
+            os.unlink(self._name, dir_fd=self._where)
         self._side = None
 
     def _unlink_one(self, name: str) -> None:

@@ -48,6 +48,8 @@ ENGINES = ("sqlite", "postgresql")
 ROUNDS = 4
 """Of reconcile, after which a job must be at its end; one more must then find nothing to do."""
 SURVIVED = 7
+_HOLDS_UP = "part.half_removed"
+"""Whoever is stopped here has the part locked and no sidecar that names him: the others are postponed until he ends."""
 _STAGES = frozenset(row.name for row in flow.STAGES)
 
 
@@ -198,7 +200,7 @@ def _applies(fault: Fault, one: Passed) -> bool:
         case Fault.KILLED_SENT_AGAIN | Fault.LEASE:
             return one.passage.step in _STAGES
         case Fault.OVERTAKEN:
-            return not one.writing and not one.alone
+            return not one.writing and not one.alone and one.passage.point != _HOLDS_UP
         case _:
             return True
 

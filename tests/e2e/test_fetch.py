@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from dlpipe.db import SqlDatabase
+from dlpipe.db.schema import SCHEMA_VERSION
 from tests.e2e.conftest import Command
 from tests.servers import wait_until
 from tests.webserver import WebServer
@@ -254,8 +255,8 @@ def test_migrate_is_explicit_and_a_newer_schema_is_refused(command: Command, tmp
     url = f"sqlite:///{tmp_path / 'other.db'}"
     refused = command.run("jobs", DLPIPE_DATABASE_URL=url)
     assert (refused.code, "schema_missing" in refused.err) == (2, True)
-    assert command.run("migrate", "--json", DLPIPE_DATABASE_URL=url).record == {"before": None, "after": "0001"}
-    assert command.run("migrate", "--json", DLPIPE_DATABASE_URL=url).record["before"] == "0001"
+    assert command.run("migrate", "--json", DLPIPE_DATABASE_URL=url).record == {"before": None, "after": SCHEMA_VERSION}
+    assert command.run("migrate", "--json", DLPIPE_DATABASE_URL=url).record["before"] == SCHEMA_VERSION
     assert command.run("jobs", DLPIPE_DATABASE_URL=url).code == 0
     database = SqlDatabase(url)
     with database.engine.begin() as connection:

@@ -37,7 +37,7 @@ def test_a_file_that_changed_is_a_second_result_and_the_first_stays(command: Com
 def test_refresh_by_id_makes_jobs_due_and_says_of_each_how_it_stands(command: Command, web: WebServer) -> None:
     job = command.run("fetch", web.put("/a.bin", OLD), "--json").record["job_id"]
     ran = command.run("refresh", job, "--json")
-    assert (ran.code, ran.record) == (0, {"job_id": job, "status": "pending"})
+    assert (ran.code, ran.record) == (0, {"job_id": job, "status": "pending", "paused": False})
     shown = command.run("show", job, "--json").record
     assert (shown["status"], shown["purpose"], len(shown["results"])) == ("pending", "refresh", 1)
     back = command.run("cancel", job)
