@@ -189,7 +189,7 @@ def test_bytes_that_were_joined_for_another_job_meanwhile_are_not_gone_on_with(w
     job = world.plan(URL)
     assert world.try_stream(job) == Failed("body_cut", 1.0)
     world.make_due(job)
-    world.run_to("resume_decide", job, 2)
+    world.run_to("stream", job, 2)
     scope = Scope()
     with world.deps.staging.claim(scope.tenant_id, URL, "another", 1) as part:
         assert part.verify(HALF) == HALF
