@@ -79,6 +79,7 @@ class Body:
         self._wire = answer.extensions.get("network_stream")
         self._pieces = filter(None, answer.iter_stream())
         self._direct = direct(answer)
+        self._over = False
         self._left = memoryview(b"")
         """Of a piece that was larger than the reader's buffer."""
         self._at_close: list[Callable[[], None]] = []
@@ -119,11 +120,13 @@ class Body:
     def _next(self) -> bytes:
         """The next piece as the parser gives it; empty at the end."""
         wire = self._wire
+        if self._over:
+            return b""  # its connection may be at somebody else's answer by now
         if isinstance(wire, WatchedStream):
             # For the whole piece, not for each read: chunk headers can be dripped for ever.
             wire.expect_within(self._read_s)
         try:
-            return next(self._pieces, b"")
+            piece = next(self._pieces, b"")
         except httpcore.TimeoutException as error:
             raise failures.read_timeout(self._host) from error
         except httpcore.NetworkError as error:
@@ -132,6 +135,8 @@ class Body:
             if isinstance(wire, WatchedStream) and wire.ended:
                 raise failures.body_cut(self._host) from error
             raise failures.protocol_error(self._host, "the body is malformed") from error
+        self._over = not piece
+        return piece
 
     def close(self) -> None:
         actions, self._at_close = self._at_close, []

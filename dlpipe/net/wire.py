@@ -119,7 +119,12 @@ class WatchedStream(httpcore.NetworkStream):
         # came than the answer (row 5), or on which that cannot be told, must not be used again.
         if info == "is_readable" and (self._expected is None or self._after_head != self._expected):
             return True
-        return self._inner.get_extra_info(info)
+        return (info == "is_readable" and self._is_decrypted()) or self._inner.get_extra_info(info)
+
+    def _is_decrypted(self) -> bool:
+        """Of a TLS record more may lie here than was read, where no poll of the socket sees it (row 5)."""
+        tls = self._inner.get_extra_info("ssl_object")
+        return bool(tls and tls.pending())
 
     def _unheard(self) -> bool:
         return self._in_head and not self._heard and self._exchanges > 1

@@ -187,8 +187,11 @@ class PartFile:
             self._write_side()
             return
         self._check_ours()
-        os.write(self._side_fd, self._side.note(mark))
-        self._noted += 1
+        note = self._side.note(mark)
+        if os.write(self._side_fd, note) == len(note):
+            self._noted += 1
+        else:
+            self._close_side()  # what follows half a line counts for nothing: the next one is written with all others
 
     def _close_side(self) -> None:
         if self._side_fd >= 0:

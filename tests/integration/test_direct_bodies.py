@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import random
+import socket
+import ssl
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +15,7 @@ from dlpipe.net.client import Hub
 from dlpipe.net.policy import NetPolicy
 from dlpipe.net.wire import WatchedStream
 from dlpipe.sources.http import HttpAnswer, HttpSource
+from tests.certificates import Authority
 from tests.origin import Origin, Say, Then, answer
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
@@ -154,3 +158,49 @@ def test_a_server_that_falls_silent_is_waited_for_no_longer_than_the_ordinary_wa
     url = origin.on("/f", Say(head + body, Then.HANG))
     assert outcome(HttpSource(hub), url, by_buffers(random.Random(1))) == (body, "read_timeout")
     hub.close()
+
+
+class Secure(Origin):
+    def __init__(self, folder: Path) -> None:
+        authority = Authority(folder / "authority")
+        signed = authority.sign("localhost")
+        chain, key = folder / "chain.pem", folder / "key.pem"
+        chain.write_text(signed.chain)
+        key.write_text(signed.key)
+        self.authority = str(authority.file)
+        self._tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self._tls.load_cert_chain(chain, key)
+        super().__init__()
+        self.url = f"https://localhost:{self.port}"
+
+    def _serve(self, connection: socket.socket, number: int) -> None:
+        with self._tls.wrap_socket(connection, server_side=True) as secured:
+            super()._serve(secured, number)
+
+
+@pytest.mark.parametrize("read", [by_pieces, by_buffers(random.Random(1))], ids=["pieces", "buffers"])
+def test_what_follows_an_answer_in_its_last_tls_record_is_not_the_next_answer(tmp_path: Path, read: Read) -> None:
+    body = random.randbytes(300_000)
+    origin = Secure(tmp_path)
+    with origin:
+        policy = NetPolicy(read_s=5.0, head_s=5.0, retries=0, allow_private=True, ca_file=origin.authority)
+        hub = Hub(policy, resolve=lambda _host, _port: ["127.0.0.1"])
+        source = HttpSource(hub)
+        url = origin.on("/f", answer(200, body) + answer(200, b"evil"), answer(200, b"next"))
+        assert outcome(source, url, read) == (body, None)
+        assert outcome(source, url, read) == (b"next", None)
+        assert origin.connections == 2
+        hub.close()
+
+
+def test_a_connection_whose_body_is_over_is_left_alone(
+    origin: Origin, source: HttpSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be at another answer by then, whose time is its own."""
+    body, buffer = random.randbytes(700 * KIB), memoryview(bytearray(64 * KIB))
+    with source.get(origin.on("/f", answer(200, body))) as reply:
+        while reply.read_into(buffer):
+            pass
+        touched: list[float] = []
+        monkeypatch.setattr(WatchedStream, "expect_within", lambda _self, seconds: touched.append(seconds))
+        assert (reply.read_into(buffer), touched) == (0, [])

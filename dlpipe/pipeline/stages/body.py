@@ -32,7 +32,12 @@ class Bodies:
         self._deps, self._job_id, self._lease, self._part = deps, job_id, lease, part
         self._admission, self._sniff, self._max_bytes = admission, sniff, max_bytes
         self.written = 0
+        self._began: float | None = None
         self._broken: StageFailure | LeaseLost | None = None
+
+    def next_server(self) -> None:
+        """Each has the whole time; the many answers of one share it, or a byte in each would never end (row 21)."""
+        self._began = None
 
     def check_size(self, size: int) -> None:
         if self._max_bytes is not None and size > self._max_bytes:
@@ -44,7 +49,8 @@ class Bodies:
         None when what of it we hold already is not the same.
         """
         part, received, self._broken = self._part, 0, None
-        pace = Pace(self._deps.policy.stream, self._deps.clock)
+        self._began = self._deps.clock() if self._began is None else self._began
+        pace = Pace(self._deps.policy.stream, self._deps.clock, self._began)
         while size := self._fill(answer, buffer := part.buffer(), pace):
             room = size if append.length is None else max(0, append.length - received)
             at = append.offset + received

@@ -81,6 +81,7 @@ class Fetch:
         failures: list[StageFailure] = []
         for url in urls:
             self._url, self._restarts, self._compared = url, 0, False
+            self._bodies.next_server()
             try:
                 self._bring()
                 while not self._has_wanted_digest():
@@ -114,6 +115,7 @@ class Fetch:
         self._bodies.check_size(remote.content_length or 0)
         if not elsewhere:
             self._begun_at = self._url
+        self._sniff.again()  # the part may begin anew in there
         ours = Segments(
             self._deps, self._job, self._lease, self._part, self._admission, lambda: self._sniff.look(at_end=False)
         )

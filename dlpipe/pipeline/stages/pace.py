@@ -9,10 +9,12 @@ from dlpipe.pipeline.deps import StreamPolicy
 
 
 class Pace:
-    def __init__(self, policy: StreamPolicy, clock: Callable[[], float]) -> None:
+    def __init__(self, policy: StreamPolicy, clock: Callable[[], float], began: float | None = None) -> None:
+        """`began`: when the first of several bodies did, if it was not this one."""
         self._policy = policy
         self._clock = clock
-        self._began = self._window_began = clock()
+        self._window_began = clock()
+        self._began = self._window_began if began is None else began
         self._in_window = 0
 
     def count(self, size: int) -> None:

@@ -10,6 +10,7 @@ from dlpipe.core.ports import Unit
 from dlpipe.core.remote import RemoteFacts
 from dlpipe.core.results import HeadResult, Result, Results, ResumeResult
 from dlpipe.core.states import State
+from dlpipe.pipeline.stages.pace import Pace
 from dlpipe.pipeline.stages.stage import Stage, Work, in_run
 
 
@@ -40,11 +41,12 @@ class ResumeDecide(Stage):
 
     def _compare(self, work: Work, size: int, offset: int) -> ResumeResult:
         """Row 38: the server's first bytes against ours; the stream then compares the last ones, too."""
-        theirs = b""
+        theirs, pace = b"", Pace(self.deps.policy.stream, self.deps.clock)
         with self.deps.source.get(work.job.request_url, end=size, unproven=True) as answer:
             if answer.status == 206:
                 for chunk in answer.chunks():
                     work.lease.check()
+                    pace.count(len(chunk))
                     theirs += chunk
                     if len(theirs) >= size:
                         break

@@ -9,7 +9,7 @@ from dlpipe.core.crash import crash_point
 from dlpipe.core.flow import OpType
 from dlpipe.core.keys import Scalar
 from dlpipe.core.model import ArtifactJob
-from dlpipe.core.ports import Unit
+from dlpipe.core.ports import Part, Unit
 from dlpipe.core.quota import Decision
 from dlpipe.core.results import HeadResult, Result, Results, ResumeResult, StreamResult
 from dlpipe.core.states import State
@@ -37,8 +37,8 @@ class Stream(Stage):
             )
             fetch = Fetch(self.deps, work, part, admission)
             held = part.verify(decided.range_start) if decided.range_start else 0
-            if decided.decision == "discard":
-                part.rewind(0)  # pieces further on are thrown away as well
+            if decided.decision == "discard" or _is_promised_to_another(part, job):
+                held = part.rewind(0)  # pieces further on are thrown away as well
             fetch.run(all_held=decided.decision == "complete" and held == decided.range_start)
             _, size, fsync_ms = part.finish()
             crash_point("stream.finished")
@@ -62,6 +62,12 @@ class Stream(Stage):
 
     def record(self, unit: Unit, work: Work, result: Result) -> State:
         return State.STREAMING
+
+
+def _is_promised_to_another(part: Part, job: ArtifactJob) -> bool:
+    """Since it was decided on, another job may have joined bytes of two servers here, under a digest of its own."""
+    facts = part.facts
+    return facts is not None and facts.promised not in (None, job.expected_sha256)
 
 
 def _figures(decision: Decision | None) -> dict[str, Any]:

@@ -116,6 +116,24 @@ def test_connection_is_used_again_only_when_nothing_can_be_left_on_it(
     assert _reusable(stream) is usable
 
 
+def test_bytes_that_only_the_tls_layer_holds_end_the_connection() -> None:
+    class Tls(Bytes):
+        left = 4
+
+        def pending(self) -> int:
+            return self.left
+
+        def get_extra_info(self, info: str) -> object:
+            return self if info == "ssl_object" else False
+
+    inner = Tls(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello")
+    stream = _watch(inner)
+    _read_all(stream, inner)
+    assert not _reusable(stream)  # row 5
+    inner.left = 0
+    assert _reusable(stream)
+
+
 @pytest.mark.parametrize("end", [b"", httpcore.ReadError("reset")])
 def test_stale_is_only_a_used_connection_that_says_nothing_at_all(end: bytes | Exception) -> None:
     answer = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"

@@ -169,6 +169,18 @@ def test_a_prefix_that_cannot_be_had_proves_nothing(world: World, says: Says) ->
 
 
 @pytest.mark.usefixtures("weak")
+def test_a_prefix_that_drips_is_as_bounded_as_a_body(world: World) -> None:
+    def a_minute() -> None:
+        world.now += 61.0
+
+    world.policy(resume=ResumePolicy(prefix_bytes=4_096))
+    job = half(world)
+    world.source.script(URL, Says(body=[BODY[:1], a_minute, BODY[1:2], a_minute, BODY[2:4_096]]))
+    world.drive()
+    assert world.view(job).error_code == "too_slow"
+
+
+@pytest.mark.usefixtures("weak")
 @pytest.mark.parametrize(
     "says",
     [

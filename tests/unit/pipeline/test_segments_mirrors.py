@@ -260,3 +260,19 @@ def test_the_file_is_one_server_s_whatever_the_others_have(
     (artifact,) = world.artifacts(job)
     assert artifact.sha256 in ({right} if digest else set(map(sha256, bodies)))
     assert world.staged() == []
+
+
+def test_pieces_after_the_wrong_type_of_another_server_are_looked_at_too(world: World) -> None:
+    """The mirror's few bytes go on into a web page; then the first server sends a page as well, in pieces."""
+    page = b"<!doctype html>" + BODY
+    world.source.put(MIRROR, page, chunk=500)
+    world.source.script(URL, Retryable("away", code="connect_failed"))
+    world.source.script(MIRROR, Says(body=[page[:100], CUT]))
+    world.policy(segments=SegmentPolicy())
+    job = world.fetch(URL, mirrors=[MIRROR], media_type="application/pdf")
+    world.source.put(URL, page, chunk=500)
+    world.policy(segments=POLICY)
+    world.make_due(job)
+    world.drive()
+    assert (world.state(job), world.blobs()) == (State.FAILED, {})
+    assert world.view(job).error_code == "media_type_mismatch"

@@ -183,6 +183,25 @@ def test_joined_bytes_that_hash_to_something_else_are_brought_anew(world: World)
     assert list(world.blobs().values()) == [BODY]
 
 
+def test_bytes_that_were_joined_for_another_job_meanwhile_are_not_gone_on_with(world: World) -> None:
+    """Between the two stages a job with a digest put bytes of two servers together, and failed."""
+    world.source.script(URL, Says(body=[BODY[:HALF], Retryable("cut", code="body_cut")]))
+    job = world.plan(URL)
+    assert world.try_stream(job) == Failed("body_cut", 1.0)
+    world.make_due(job)
+    world.run_to("stream", job, 2)
+    scope = Scope()
+    with world.deps.staging.claim(scope.tenant_id, URL, "another", 1) as part:
+        assert part.verify(HALF) == HALF
+        part.rewind(100)
+        part.promise("0" * 64)
+        part.write(b"x" * (HALF - 100))
+        part.flush()
+    world.run("stream", job, 2)
+    assert world.source.gets(URL)[-1].start == 0
+    assert (world.streamed(job)["sha256"], world.streamed(job)["resumed_from_bytes"]) == (sha256(BODY), 0)
+
+
 # ── how long it may take: the clock is passed in ──────────────────────────────────────────────────
 
 
@@ -201,6 +220,21 @@ def test_a_download_past_its_deadline_is_handed_back_with_its_bytes(world: World
     world.make_due(job)
     world.drive()
     assert world.streamed(job)["resumed_from_bytes"] == HALF + 1
+
+
+def test_the_deadline_is_of_all_answers_together(world: World) -> None:
+    """Row 21, by a server that ends each answer early: every one of them for itself is quick enough."""
+    world.stream_policy(deadline_s=100.0, min_rate_bytes_s=0.0)
+    world.source.script(URL, Says(body=[BODY[:HALF], Retryable("cut", code="body_cut")]))
+    job = world.plan(URL)
+    assert world.try_stream(job) == Failed("body_cut", 1.0)
+    for at in range(HALF, HALF + 300, 100):
+        line = f"bytes {at}-{at + 99}/{len(BODY)}"
+        body = [wait(world, 60.0), BODY[at : at + 100]]
+        world.source.script(URL, Says(headers={"Content-Range": line, "Content-Length": "100"}, body=body))
+    world.make_due(job)
+    world.drive()
+    assert world.view(job).error_code == "deadline"
 
 
 @pytest.mark.parametrize(("seconds", "code"), [(59.0, None), (61.0, "too_slow")])
