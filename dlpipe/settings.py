@@ -74,6 +74,13 @@ class Net(_Section):
     max_redirects: int = Field(10, ge=0, le=50)
     allow_https_to_http: bool = False
     ports: tuple[int, ...] = (80, 443, 8080, 8443)
+    volatile_params: tuple[str, ...] = (
+        "X-Amz-Algorithm", "X-Amz-Credential", "X-Amz-Date", "X-Amz-Expires", "X-Amz-Security-Token", "X-Amz-Signature",
+        "X-Amz-SignedHeaders", "X-Goog-Algorithm", "X-Goog-Credential", "X-Goog-Date", "X-Goog-Expires",
+        "X-Goog-Signature", "X-Goog-SignedHeaders", "AWSAccessKeyId", "Expires", "Signature", "Key-Pair-Id", "Policy",
+        "se", "sig", "ske", "skoid", "sks", "skt", "sktid", "skv", "sp", "spr", "sr", "st", "sv",
+    )  # fmt: skip
+    """Of signed links; see NetPolicy."""
     rate_per_s: float = Field(100.0, ge=0)
     """Requests to one host by all workers together; 0 for no limit, as for slots_per_host."""
     slots_per_host: int = Field(32, ge=0, le=10_000)

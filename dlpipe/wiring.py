@@ -224,6 +224,7 @@ def net_policy(chosen: Settings) -> NetPolicy:
         allow_https_to_http=chosen.net.allow_https_to_http,
         allow_private=chosen.allow_private,
         ports=frozenset(chosen.net.ports),
+        volatile_params=frozenset(name.lower() for name in chosen.net.volatile_params),
         ca_file=str(chosen.net.ca_file) if chosen.net.ca_file else None,
         offline=chosen.offline,
     )

@@ -12,10 +12,10 @@ from typing import Any
 
 from tests.origin import Asked, Say, Script, Then, answer
 
-FILE = random.Random(3).randbytes(300_000)
+FILE = random.Random(3).randbytes(900_000)
 CUT = 150_000
 """Where the first answer breaks off in rows that are about going on."""
-OTHER = random.Random(4).randbytes(300_000)
+OTHER = random.Random(4).randbytes(900_000)
 ETAG = 'ETag: "v1"'
 RANGES = "Accept-Ranges: bytes"
 OLD, NOW = "Last-Modified: Mon, 01 Jun 2020 10:00:00 GMT", "Date: Mon, 01 Jun 2026 10:00:00 GMT"
@@ -51,6 +51,7 @@ class Waits:
     part: bool = False
     attempt: bool = True
     within_s: float = 3_700.0
+    not_before_s: float = 0.0
 
 
 End = Done | Refused | Waits

@@ -43,6 +43,9 @@ class NetPolicy:
     max_redirects: int = 10
     allow_https_to_http: bool = False
 
+    volatile_params: frozenset[str] = frozenset()
+    """Query parameters, in lower case, of which a fresh one at each request leads to the same file: signatures."""
+
     allow_private: bool = False
     """Lifts the rules on addresses, names and ports."""
     ports: frozenset[int] = DEFAULT_PORTS

@@ -54,6 +54,15 @@ def address(raw: str) -> Address:
     return Address(parts.scheme, parts.host, planned.port, target, digest)
 
 
+def identity(at: Address, volatile: frozenset[str]) -> str:
+    """`sha256` of the address without the query parameters that say nothing about which file it is (HTTP.md row 42)."""
+    path, mark, query = at.target.partition("?")
+    kept = [pair for pair in query.split("&") if pair.partition("=")[0].lower() not in volatile]
+    if not mark or len(kept) == query.count("&") + 1:
+        return at.sha256
+    return hashlib.sha256(f"{at.root[:-1]}{path}?{'&'.join(kept)}".encode()).hexdigest()
+
+
 def join(base: Address, location: str) -> str | None:
     """The absolute URL that a Location names as seen from `base`; None when it cannot be read."""
     try:

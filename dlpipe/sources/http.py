@@ -33,8 +33,9 @@ _OUT_OF_REACH = frozenset(
 class HttpAnswer:
     """The head of a GET answer, and its raw body."""
 
-    def __init__(self, reply: Reply) -> None:
+    def __init__(self, reply: Reply, place: str) -> None:
         self._reply = reply
+        self._place = place
 
     @property
     def status(self) -> int:
@@ -46,7 +47,7 @@ class HttpAnswer:
 
     @property
     def final_url_sha256(self) -> str:
-        return self._reply.address.sha256
+        return self._place
 
     @property
     def framing(self) -> str:
@@ -79,7 +80,7 @@ class HttpSource:
             return self._confirmed(url)
         if reply.status != 200:
             return None
-        return ranges.facts(reply.status, reply.headers, reply.address.sha256)
+        return ranges.facts(reply.status, reply.headers, self._place(reply))
 
     def unchanged(self, url: str, etag: str | None, last_modified: str | None) -> bool | None:
         """Does the URL still give what came under these validators? None when that cannot be told."""
@@ -113,7 +114,7 @@ class HttpSource:
                 headers["If-Range"] = if_range
         reply = self._open("GET", url, headers)
         try:
-            yield HttpAnswer(reply)
+            yield HttpAnswer(reply, self._place(reply))
         finally:
             # An unfinished body is not read to its end: the connection goes.
             reply.close()
@@ -127,7 +128,10 @@ class HttpSource:
             raise Permanent(f"{reply.address.host}: {reject.message}", code=reject.code, hint=reject.hint)
         if reply.status != 200:
             return None
-        return ranges.facts(reply.status, reply.headers, reply.address.sha256)
+        return ranges.facts(reply.status, reply.headers, self._place(reply))
+
+    def _place(self, reply: Reply) -> str:
+        return urls.identity(reply.address, self._hub.policy.volatile_params)
 
     def _open(self, method: str, url: str, headers: dict[str, str], *, metadata: bool = False) -> Reply:
         at = _address(url)

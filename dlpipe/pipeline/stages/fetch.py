@@ -34,6 +34,8 @@ class Fetch:
         self._begun_at: str | None = None
         """The URL that the held bytes came from, as far as this claim knows."""
         self._restarts = 0
+        self._in_pieces = False
+        """Answers to several requests were put together, which may come from machines that do not agree."""
         self._compared = False
         """Held bytes were compared with this server's, and agreed: from then on its answers are only appended."""
         limits = [n for n in (self._job.max_bytes, self._policy.max_bytes) if n is not None]
@@ -108,6 +110,7 @@ class Fetch:
         held = self._part.begun if self._part.offset else None
         elsewhere = held is not None and self._is_elsewhere
         remote = held if elsewhere or self._url != self._job.request_url else remote_of(self._head)
+        self._in_pieces = False
         if remote is None or not segments.suits(remote, self._deps.policy.segments):
             return False
         if self._restarts or self._resume_is_off():
@@ -115,6 +118,7 @@ class Fetch:
         self._bodies.check_size(remote.content_length or 0)
         if not elsewhere:
             self._begun_at = self._url
+        self._in_pieces = True
         self._sniff.again()  # the part may begin anew in there
         ours = Segments(
             self._deps, self._job, self._lease, self._part, self._admission, lambda: self._sniff.look(at_end=False)
@@ -256,7 +260,7 @@ class Fetch:
         expected = self._job.expected_sha256
         if expected is None or self._part.sha256 == expected:
             return True
-        if self.resumed_from:
+        if self.resumed_from or self._in_pieces:
             return self._restart("digest_mismatch")  # row 37: the same validator, other bytes
         raise Permanent(
             "the bytes do not hash to the sha256 that was asked for",

@@ -100,3 +100,28 @@ def test_no_text_makes_the_parser_fail_in_another_way_than_by_saying_no(text: st
     urls.parse(text)
     urls.parse(f"https://{text}")
     urls.parse(f"https://example.com/{text}")
+
+
+SIGNED = frozenset({"x-amz-signature", "expires"})
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ("https://a.example/f?X-Amz-Signature=1", "https://a.example/f?X-Amz-Signature=2", True),
+        ("https://a.example/f?id=7&expires=1", "https://a.example/f?Expires=2&id=7", True),
+        ("https://a.example/f?id=7&expires=1", "https://a.example/f?id=8&expires=1", False),
+        ("https://a.example/f?expires=1", "https://a.example/g?expires=1", False),
+        ("https://a.example/f?expires=1", "https://b.example/f?expires=1", False),
+        ("https://a.example/f?token=1", "https://a.example/f?token=2", False),
+        ("https://a.example/f", "https://a.example/f", True),
+    ],
+)
+def test_row_42_only_listed_parameters_say_nothing_about_the_file(one: str, other: str, same: bool) -> None:
+    left, right = (urls.identity(urls.address(raw), SIGNED) for raw in (one, other))
+    assert (left == right) is same
+
+
+def test_without_such_parameters_an_address_is_told_by_all_of_it() -> None:
+    at = urls.address("https://a.example/f?id=7")
+    assert urls.identity(at, SIGNED) == urls.identity(at, frozenset()) == at.sha256
