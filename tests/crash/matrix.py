@@ -182,7 +182,7 @@ def cells_of(kind: Kind, engine: str, seen: list[Passed]) -> Iterator[Cell]:
             continue
         for fault in Fault:
             cell = Cell(kind.name, at, fault, engine)
-            if _applies(fault, one) and (engine == "sqlite" or kind.name in _IN_FULL or _number(cell) % 3 == 0):
+            if _applies(fault, one):
                 yield cell
 
 
@@ -378,6 +378,8 @@ def run(options: argparse.Namespace, part: int, parts: int) -> Iterator[Outcome]
             cells = [cell for kind in kinds for cell in cells_of(kind, engine, dry_run(site, kind))]
             if options.few:
                 cells = few(cells)
+            elif engine != "sqlite" and not options.cell:
+                cells = [cell for cell in cells if cell.kind in _IN_FULL or _number(cell) % 3 == 0]
             if options.faults:
                 cells = [cell for cell in cells if cell.fault in options.faults]
             if options.cell:
