@@ -110,7 +110,7 @@ def _build(chosen: Settings, publisher: Publisher) -> Deps:
         publisher=publisher,
         progress=RedisProgress(line),
         reservations=RedisReservations(line),
-        flips=HostFlips(SharedFlips(_host_line(os.getpid())), LocalFlips()),
+        flips=HostFlips(SharedFlips(_host_line(chosen.redis_uri, os.getpid())), LocalFlips()),
         parse_url=urls.parse,
         policy=policy(chosen),
         forbidden=lambda host, port: guard.forbidden(host, port, net),
@@ -238,7 +238,7 @@ def _hub(chosen: Settings, policy: NetPolicy) -> Hub:
     return Hub(
         policy,
         limits=limits.read(chosen.net.limits_file, limits.Bounds(chosen.net.rate_per_s, chosen.net.slots_per_host)),
-        line=_host_line(os.getpid()),
+        line=_host_line(chosen.redis_uri, os.getpid()),
         caching=CachePolicy(chosen.http_cache, chosen.net.cache_mib * MIB, chosen.net.cache_ttl_s)
         if chosen.net.cache
         else None,
@@ -246,13 +246,13 @@ def _hub(chosen: Settings, policy: NetPolicy) -> Hub:
 
 
 @cache
-def _host_line(_pid: int) -> RedisLine:
+def _host_line(redis_uri: str, _pid: int) -> RedisLine:
     """Where the processes agree about hosts."""
     from dlpipe.net.line import RedisLine
 
     # A client of its own: who waits for a turn at a host must not wait long for Redis to say so.
     client = redis.Redis.from_url(
-        settings().redis_uri, socket_timeout=1, socket_connect_timeout=1, retry=Retry(NoBackoff(), 0)
+        redis_uri, socket_timeout=1, socket_connect_timeout=1, retry=Retry(NoBackoff(), 0)
     )
     return RedisLine(client)
 

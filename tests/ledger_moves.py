@@ -340,6 +340,8 @@ class Moves:
         with self.database.write() as unit:
             status = unit.owned(scope).retry(job.job_id)
         if scope == OWN and job.status == "failed":
+            if job.purpose is None and any(owner is job for owner, _ in self.artifacts.values()):
+                job.state = "INDEXED"  # its result is registered: it goes on with what remains
             job.due, job.attempts = "now", 0
             self.retried.add(job.job_id)
         assert status == (job.status if scope == OWN else None)
@@ -386,7 +388,8 @@ class Moves:
             assert owner in (was[7], None) or fence > was[3]
             assert run > was[2] or state != "LEASED" or was[1] == "LEASED"
             if was[1] == "CANCELED" or (was[1] in ENDS and not was[5]):
-                assert rows[job_id] == was or (was[1] == state != "CANCELED" and due and job_id in self.retried)
+                again = was[1] == state != "CANCELED" or (was[1], state) == ("FAILED", "INDEXED")
+                assert rows[job_id] == was or (again and due and job_id in self.retried)
             assert purpose == was[9] or job_id in self.retried or (purpose is None and state in FINISHED)
             assert status == states.status_of(State(state), retry_due=bool(due))
         for key, was in self.before[1].items():

@@ -46,6 +46,9 @@ failures = st.sampled_from([
 ])  # fmt: skip
 
 
+LATE_FAILURES = 20
+
+
 class Machine(RuleBasedStateMachine):
     bench: ClassVar[Bench]
     look: ClassVar[Any]  # a Look, which mypy would take for a method
@@ -187,6 +190,23 @@ class Machine(RuleBasedStateMachine):
             self.moves.reopen(job) if lost else self.moves.refresh(job, OWN)
             self.moves.check()
             self._next(job)
+
+    @rule(number=which, sha=shas)
+    def fail_late(self, number: int, sha: str) -> None:
+        """A job that fails for good with only its last stage left, and is tried again; a few such are enough."""
+        job = self.slots[number]
+        if self.moves.counts["late failures"] >= LATE_FAILURES:
+            return
+        while not job.ended and (work := self._next(job)) is not None:
+            self.moves.check()
+            if work.stage == "dedupe":
+                self.moves.fail(work, Permanent("x", code="x"), 0.0)
+                self.moves.check()
+                self.moves.retry(job, OWN)
+                self.moves.counts["late failures"] += 1
+                break
+            self.moves.finish(work, sha)
+            self.moves.check()
 
     @rule(number=which, kind=st.sampled_from(["lost", "lost", "seen before", "mend"]), sha=shas)
     def files(self, number: int, kind: str, sha: str) -> None:
