@@ -258,7 +258,7 @@ def test_the_ledger_on_sqlite_does_what_the_model_says(sqlite_url: str) -> None:
     # No power is cut here, and the disk would take most of the time.
     event.listen(database.engine, "connect", lambda raw, _: raw.execute("PRAGMA synchronous=OFF").close())
     eye = sqlite3.connect(str(database.sqlite_file), isolation_level=None)
-    counts = drive(database, lambda query: eye.execute(query).fetchall(), examples=520, at_least=40_000)
+    counts = drive(database, lambda query: eye.execute(query).fetchall(), examples=680, at_least=40_000)
     eye.close()
     database.close()
     assert {pair for pair in EDGES - NEVER if not counts[pair]} == set()  # every step of the table was taken
@@ -268,5 +268,5 @@ def test_the_ledger_on_postgresql_does_what_the_model_says(postgres: Postgres, p
     database = SqlDatabase(postgres_url)
     with psycopg.connect(host=str(postgres.socket_dir), user="postgres", dbname=database.url.database) as eye:
         eye.autocommit = True
-        drive(database, lambda query: eye.execute(query).fetchall(), examples=145, at_least=10_000)
+        drive(database, lambda query: eye.execute(query).fetchall(), examples=230, at_least=10_000)
     database.close()
