@@ -60,28 +60,11 @@ __all__ = [
     "start_download",
 ]
 
-_LAZY = {
+_LAZY = dict.fromkeys(__all__, "dlpipe.client") | {
     "app": "dlpipe.celery",
     "plan": "dlpipe.tasks",
     "plan_many": "dlpipe.tasks",
     "start_download": "dlpipe.tasks",
-    "Artifact": "dlpipe.client",
-    "Job": "dlpipe.client",
-    "Told": "dlpipe.client",
-    "Why": "dlpipe.client",
-    "cancel_job": "dlpipe.client",
-    "explain_job": "dlpipe.client",
-    "export": "dlpipe.client",
-    "get_artifact": "dlpipe.client",
-    "get_job": "dlpipe.client",
-    "job_id_for": "dlpipe.client",
-    "list_artifacts": "dlpipe.client",
-    "list_jobs": "dlpipe.client",
-    "open_artifact": "dlpipe.client",
-    "pause_job": "dlpipe.client",
-    "refresh_job": "dlpipe.client",
-    "resume_job": "dlpipe.client",
-    "retry_job": "dlpipe.client",
 }
 
 

@@ -251,9 +251,7 @@ def _host_line(redis_uri: str, _pid: int) -> RedisLine:
     from dlpipe.net.line import RedisLine
 
     # A client of its own: who waits for a turn at a host must not wait long for Redis to say so.
-    client = redis.Redis.from_url(
-        redis_uri, socket_timeout=1, socket_connect_timeout=1, retry=Retry(NoBackoff(), 0)
-    )
+    client = redis.Redis.from_url(redis_uri, socket_timeout=1, socket_connect_timeout=1, retry=Retry(NoBackoff(), 0))
     return RedisLine(client)
 
 

@@ -49,14 +49,17 @@ class Behind:
 
     def settle(self) -> None:
         """Wait until everything that was handed over is done."""
-        while self._out:
-            self._free.put(self._take_back())
+        self._drain()
         self._raise()
 
     def close(self) -> None:
         """End the thread, after what was handed over."""
         self._given.put(None)
         self._thread.join()
+
+    def _drain(self) -> None:
+        while self._out:
+            self._free.put(self._take_back())
 
     def _take_back(self) -> memoryview:
         block = self._done.get()
@@ -65,8 +68,7 @@ class Behind:
 
     def _raise(self) -> None:
         if self._error is not None:
-            while self._out:  # what came behind it must not be worked on either, once the error is forgotten
-                self._free.put(self._take_back())
+            self._drain()  # what came behind it must not be worked on either, once the error is forgotten
             error, self._error = self._error, None
             raise error
 
