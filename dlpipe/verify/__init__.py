@@ -4,18 +4,31 @@ It shares nothing with the pipeline but the tables: the rules are written down h
 It only reads.
 """
 
-from dlpipe.verify.check import Options, Silent, StoreMissing, Watcher, artifact_count, check, schema_version
+from dlpipe.verify.check import (
+    Options,
+    Silent,
+    StoreMissing,
+    StoreNotSet,
+    Watcher,
+    artifact_count,
+    check,
+    schema_version,
+)
 from dlpipe.verify.findings import FINDINGS, NOTES, Finding
 from dlpipe.verify.ledger import DatabaseTrouble
+from dlpipe.verify.objects import Objects, ObjectStoreTrouble
 
 __all__ = [
     "FINDINGS",
     "NOTES",
     "DatabaseTrouble",
     "Finding",
+    "ObjectStoreTrouble",
+    "Objects",
     "Options",
     "Silent",
     "StoreMissing",
+    "StoreNotSet",
     "Watcher",
     "artifact_count",
     "check",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dlpipe.core.crash import crash_point
 from dlpipe.core.flow import OpType
 from dlpipe.core.keys import Scalar
-from dlpipe.core.layout import Equal, Place
+from dlpipe.core.layout import Equal, Place, space_of
 from dlpipe.core.model import ArtifactJob
 from dlpipe.core.ports import Unit
 from dlpipe.core.results import FinalizeResult, Result, Results, StreamResult
@@ -36,7 +36,7 @@ class Finalize(Stage):
         store = self.deps.store
         with self.deps.database.read() as unit:
             first = unit.registry.first_copy(self.deps.policy.scope_key(job.scope), streamed.sha256)
-        if first is None or not store.keeps(first.pointer):
+        if first is None or space_of(first.pointer) != store.backend:
             return None
         right = store.vouched(first.pointer, streamed.sha256, streamed.size)
         return store.place_at(first.pointer) if right else None
@@ -68,7 +68,7 @@ class Finalize(Stage):
         """What the store can copy by itself need not be sent."""
         store = self.deps.store
         first = self._first(work.job, streamed) if store.equal is Equal.COPY else None
-        if first is None or first.space != place.space or first == place:
+        if first is None or first == place:
             return False
         store.copy(first.pointer, place)
         return True

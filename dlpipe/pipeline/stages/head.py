@@ -80,7 +80,7 @@ class Head(Stage):
 
     def _may_share(self, job: ArtifactJob, blob: KnownBlob) -> bool:
         """Is the place of these bytes within the job's own dedupe scope, in a store that keeps equal bytes once?"""
-        if self.deps.store.equal is not Equal.POINTER:
+        if self.deps.store.equal is not Equal.POINTER or space_of(blob.pointer) != self.deps.store.backend:
             return False
         place, scope_key = self.deps.store.place_at(blob.pointer), self.deps.policy.scope_key
         return scope_key(Scope(place.tenant, place.project)) == scope_key(job.scope)
