@@ -80,7 +80,7 @@ class Equal(StrEnum):
     LINK = "link"
     """A file of their own, which then shares the other one's bytes, as far as the disk can do that."""
     POINTER = "pointer"
-    """None: they are at the other one's place."""
+    """None, within a tenant: they are at the other one's place."""
     COPY = "copy"
     """A copy, made by the store itself."""
 

@@ -134,7 +134,7 @@ def _settled_jobs(
         return os.path.lexists(root / path)
 
     def judged(some: list[JobFacts], at: Snapshot) -> Iterator[Finding]:
-        view = jobs.View(at.now, options.strict, there, at.across_tenants())
+        view = jobs.View(at.now, options.strict, there)
         for facts in some:
             yield from jobs.judge(facts, view)
 

@@ -71,10 +71,6 @@ class Snapshot:
         """Which kinds of store artifacts are in."""
         return {row.storage_backend for row in self.rows(sa.select(_A.storage_backend).distinct())}
 
-    def across_tenants(self) -> bool:
-        """Equal bytes of all tenants were made one."""
-        return bool(self._scalar(sa.select(sa.func.count()).where(schema.hash_index.c.scope == "*")))
-
     # ── jobs ──────────────────────────────────────────────────────────────────────────────────────
 
     def pages(self) -> Iterator[list[JobFacts]]:

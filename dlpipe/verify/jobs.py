@@ -23,8 +23,6 @@ class View:
     strict: bool
     there: Callable[[str], bool]
     """Is there anything at this place of the store?"""
-    across: bool = False
-    """Equal bytes of all tenants may have one place."""
 
 
 def judge(facts: JobFacts, view: View) -> Iterator[Finding]:
@@ -49,7 +47,7 @@ def _parts(facts: JobFacts, view: View) -> Iterator[tuple[str, str]]:
     else:
         yield from _download(facts, view)
     yield from _end(facts)
-    yield from _registered(facts, across=view.across)
+    yield from _registered(facts)
 
 
 def under_way(facts: JobFacts) -> bool:
@@ -133,7 +131,7 @@ def _end(facts: JobFacts) -> Iterator[tuple[str, str]]:
 # ── what it has registered ────────────────────────────────────────────────────────────────────────
 
 
-def _registered(facts: JobFacts, *, across: bool) -> Iterator[tuple[str, str]]:
+def _registered(facts: JobFacts) -> Iterator[tuple[str, str]]:
     job = facts.job
     owner = (job.tenant_id, job.project_id)
     if job.status in ("completed", "skipped") and not facts.results:
@@ -151,7 +149,7 @@ def _registered(facts: JobFacts, *, across: bool) -> Iterator[tuple[str, str]]:
             yield "artifact_without_job", f"artifact {row.artifact_uuid} is no result of the job that made it"
         if (row.tenant_id, row.project_id) != owner:
             yield "scope_differs", f"artifact {row.artifact_uuid}"
-        elif not rules.pointer_fits(row.storage_pointer, *owner, row.sha256, across=across):
+        elif not rules.pointer_fits(row.storage_pointer, *owner, row.sha256):
             yield "artifact_pointer", f"artifact {row.artifact_uuid}"
         if facts.detail is not None and row.sha256 in seen:
             yield "published_twice", row.sha256

@@ -152,14 +152,14 @@ def pointer_to(path: str) -> str:
     return path if in_bucket(path) else f"local:{path}"
 
 
-def pointer_fits(pointer: str, tenant: str, project: str, sha256: str, *, across: bool = False) -> bool:
-    """In a bucket, equal bytes of a tenant's projects may have one place; `across`: those of all tenants."""
+def pointer_fits(pointer: str, tenant: str, project: str, sha256: str) -> bool:
+    """In a bucket, equal bytes of a tenant's projects may have one place."""
     path = path_in(pointer)
     if path is None:
         return False
     owner, within, *shard, name = path.partition(":")[2].split("/") if in_bucket(path) else path.split("/")
     if in_bucket(path):
-        fits = (owner == tenant or across) and digest_in(name) == sha256
+        fits = (owner, digest_in(name)) == (tenant, sha256)
     else:
         fits = (owner, within, digest_in(name)) == (tenant, project, sha256)
     return fits and all(0 < len(s) <= 8 and sha256.startswith(s) for s in shard)

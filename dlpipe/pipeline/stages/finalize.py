@@ -26,7 +26,9 @@ class Finalize(Stage):
             before = mine.storage_pointer
         if before is not None and self.deps.store.keeps(before):
             return streamed, self.deps.store.place_at(before)
-        if self.deps.store.equal is Equal.POINTER and (first := self._first(job, streamed)) is not None:
+        first = self._first(job, streamed) if self.deps.store.equal is Equal.POINTER else None
+        # Never another tenant's place: a signed link would tell whose it is (DEDUPE-2).
+        if first is not None and first.tenant == job.scope.tenant_id:
             return streamed, first
         ext = extension_of(job, streamed.content_type)
         return streamed, self.deps.store.place(job.scope.tenant_id, job.scope.project_id, streamed.sha256, ext)
@@ -67,7 +69,7 @@ class Finalize(Stage):
     def _copied(self, work: Work, place: Place, streamed: StreamResult) -> bool:
         """What the store can copy by itself need not be sent."""
         store = self.deps.store
-        first = self._first(work.job, streamed) if store.equal is Equal.COPY else None
+        first = self._first(work.job, streamed) if store.equal is not Equal.LINK else None
         if first is None or first == place:
             return False
         store.copy(first.pointer, place)
