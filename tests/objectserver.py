@@ -11,6 +11,7 @@ import sys
 import urllib.error
 import urllib.parse
 import urllib.request
+from contextlib import suppress
 from pathlib import Path
 
 from obstore.store import ObjectStore
@@ -104,7 +105,8 @@ class ObjectServer:
         import obstore
 
         try:
-            self.make_bucket(SHARED)
+            with suppress(urllib.error.HTTPError):  # from before a restart
+                self.make_bucket(SHARED)
             obstore.put(self.bucket(f"s3://{SHARED}").store, "x", b"x")
         except Exception:
             return False
@@ -170,8 +172,8 @@ class ObjectServer:
             **more,
         }
 
-    def bucket(self, url: str, *, timeout_s: float = 10.0, retries: int = 0, **more: str) -> Bucket:
-        made = connect(url, self.options(**more), allow_http=True, timeout_s=timeout_s, retries=retries)
+    def bucket(self, url: str, timeout_s: float = 10.0, **more: str) -> Bucket:
+        made = connect(url, self.options(**more), allow_http=True, timeout_s=timeout_s, retries=0)
         return Bucket(made, multipart_bytes=5 << 20)
 
     def settings(self, url: str) -> dict[str, str]:
