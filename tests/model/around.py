@@ -28,6 +28,8 @@ class Around:
             yield from self._heartbeat(w, me)
         yield from self._dispatch(w)
         yield from self._reconcile(w)
+        if w.row.paused:
+            yield Step("somebody resumes the job", w._replace(row=w.row._replace(paused=False)))
         if w.faults:
             left = w._replace(faults=w.faults - 1)
             yield from (step._replace(helps=False) for step in self._faults(left))
@@ -109,7 +111,7 @@ class Around:
     def _dispatch(self, w: World) -> Iterator[Step[World]]:
         """`SqlBacklog.take_due`, `take_lost` (db/backlog.py) and their sending (pipeline/dispatch.py)."""
         row = w.row
-        if row.due and not row.published:
+        if row.due and not row.published and not row.paused:
             yield self._sent(w, "dispatch sends")
         # `dispatch_lost`: more jobs wait for a message than the broker has messages.
         if self.has(Guard.RESEND) and row.published and row.owner is None and not w.messages:
@@ -209,6 +211,8 @@ class Around:
             return
         if self._may(Fault.FAILURE) and (worker.at in EFFECTS or worker.at == "record"):
             yield self._workers.fails(w, me, "the network or the disk fails")
+        if self._may(Fault.MISTAKE) and worker.at == "record":
+            yield from self._workers.mistaken(w, me)
         if self._may(Fault.UNANSWERED) and worker.at == "record":
             yield from self._unanswered(w, me)
 
@@ -242,11 +246,14 @@ class Around:
             yield Step("the disk damages the part", w._replace(files=files))
 
     def _wishes(self, w: World) -> Iterator[Step[World]]:
-        """`SqlOwned.cancel` and `retry` (db/owned.py)."""
+        """`grant` (db/wishes.py)."""
         row = w.row
         for_good = row.state is State.FAILED and not row.due
         allowed = states.sources(State.CANCELED, Moment.CANCEL) if self.has(Guard.CANCEL_STATE) else frozenset(State)
-        if self._may(Fault.CANCEL) and row.state in allowed and not for_good and row.state is not State.CANCELED:
+        if self._may(Fault.CANCEL) and row.state in states.withdrawable() and row.due:
+            as_before = row._replace(due=False, published=False, purpose="", paused=False)
+            yield Step("somebody takes back the wish for a further run", w._replace(row=as_before))
+        elif self._may(Fault.CANCEL) and row.state in allowed and not for_good and row.state is not State.CANCELED:
             ended = row._replace(
                 state=State.CANCELED,
                 fence=row.fence + (1 if self.has(Guard.CANCEL_FENCE_UP) else 0),
@@ -254,10 +261,25 @@ class Around:
                 live=False,
                 due=False,
                 published=False,
+                purpose="",
+                paused=False,
             )
-            broken = Never.CANCELED if w.artifacts else ""
+            broken = Never.CANCELED if w.artifacts and not row.purpose else ""
             yield Step("somebody cancels the job", w._replace(row=ended, holder=None), broken=broken)
         if self._may(Fault.RETRY) and for_good:
-            state = states.retried(registered=bool(w.artifacts))
+            state = states.retried(registered=bool(w.artifacts) and not row.purpose)
             again = row._replace(state=state, due=True, attempts=0, published=False)
             yield Step("somebody retries the job", w._replace(row=again))
+        if self._may(Fault.REFRESH) and (for_good or (row.state in states.refreshable() and not row.due)):
+            again = row._replace(due=True, attempts=0, published=False, purpose="refresh")
+            yield Step("somebody wants the job refreshed", w._replace(row=again))
+        if self._may(Fault.PAUSE) and not row.paused and not states.is_terminal(row.state, retry_due=row.due):
+            rests = row._replace(
+                fence=row.fence + (1 if self.has(Guard.PAUSE_FENCE_UP) else 0),
+                owner=None,
+                live=False,
+                due=True,
+                published=False,
+                paused=True,
+            )
+            yield Step("somebody pauses the job", w._replace(row=rests, holder=None))

@@ -7,8 +7,9 @@ does that one step all the same, which is what a late write is.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
-from dlpipe.core import recovery, states
+from dlpipe.core import flow, recovery, states
 from dlpipe.core.errors import Retryable
 from dlpipe.core.retries import RetryPolicy
 from dlpipe.core.states import Moment, State
@@ -37,8 +38,14 @@ class Effects:
             and (row.state in allowed or not self.has(Guard.RECORD_STATE))
         )
 
+    @staticmethod
+    def key(worker: Worker) -> tuple[str, Any]:
+        """The op that it works on (LEDGER-2): what depends on the network is once per run, the rest once per content."""
+        stage = flow.stage(worker.stage)
+        return stage.op.value, worker.run if stage.name in ("head", "resume_decide", "stream") else worker.sha
+
     def fails(self, w: World, me: int, why: str) -> Step[World]:
-        """`_fail` (pipeline/runner.py), `after_failure` (core/recovery.py), `SqlJobs.fail` (db/jobs.py)."""
+        """`_fail` (pipeline/runner.py), `after_failure` (core/recovery.py); `SqlLedger.fail`, `SqlJobs.fail` (db)."""
         worker, row = w.workers[me], w.row
         left = w.with_worker(me, worker._replace(at="leave", file=-1))
         text = f"{NAMES[me]}: {why}"
@@ -47,6 +54,9 @@ class Effects:
         write = recovery.after_failure(Retryable(why, code="failed"), row.state, row.attempts, "", 0.0, POLICY)
         waits = write.due_after_s is not None
         state = row.state if waits and write.keeps_state else State.FAILED
+        op = w.op(self.key(worker))
+        if op is not None and not op.done and op.fence == worker.fence:
+            left = left.with_op(op._replace(failed=True))
         failed = row._replace(
             state=state, owner=None, live=False, published=False, due=waits, attempts=row.attempts + write.uses_attempt
         )

@@ -49,6 +49,8 @@ def _judged(w: World, step: Step[World]) -> Step[World]:
     before, after = w.row, step.then.row
     if after.run < before.run or (before.state is not after.state and (before.state, after.state) not in _STEPS):
         return step._replace(broken=Never.TABLE)
+    if after is not before and (ended(step.then) or after.paused) and step.then.under_way():
+        return step._replace(broken=Never.UNDER_WAY)
     if step.then.files is not w.files and any(step.then.files[f] != name for name, f in step.then.finals):
         return step._replace(broken=Never.BYTES)
     return step

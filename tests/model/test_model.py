@@ -8,7 +8,7 @@ import pytest
 
 from dlpipe.core import states
 from tests.model import page
-from tests.model.guards import BELTS, CASES, EVERY_FAULT, Belt, Case, Fault, Guard, Never
+from tests.model.guards import CASES, EVERY_FAULT, Case, Fault, Guard, Never
 from tests.model.job import ended, explored
 from tests.model.world import World, canonical
 
@@ -45,25 +45,14 @@ def test_every_state_of_the_table_is_met_but_the_one_that_is_left_out() -> None:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.guard)
-def test_without_a_guard_there_is_a_way_to_harm(case: Case) -> None:
+def test_without_any_one_guard_there_is_a_way_to_harm(case: Case) -> None:
     broken, steps = page.steps_to_harm(case)
     assert broken in set(Never)
     assert steps
 
 
-@pytest.mark.parametrize("belt", BELTS, ids=lambda belt: belt.guard)
-def test_a_guard_behind_others_is_missed_only_together_with_them(belt: Belt) -> None:
-    alone = explored(belt.most, [belt.guard], belt.faults)
-    assert alone.complete
-    assert alone.wrong is None
-    if belt.others:
-        assert explored(belt.most, belt.others, belt.faults).wrong is None
-        assert explored(belt.most, [belt.guard, *belt.others], belt.faults).wrong is not None
-
-
-def test_every_guard_is_shown() -> None:
-    shown = [case.guard for case in CASES] + [belt.guard for belt in BELTS]
-    assert sorted(shown) == sorted(Guard)
+def test_every_guard_is_shown_and_taken_away_alone() -> None:
+    assert sorted(case.guard for case in CASES) == sorted(Guard)
 
 
 def test_every_fault_leads_somewhere_new() -> None:

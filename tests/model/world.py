@@ -29,6 +29,9 @@ class Row(NamedTuple):
     """`lease_until` is yet to come."""
     fence: int = 0
     attempts: int = 0
+    purpose: str = ""
+    """Why a further run of a finished job is wanted."""
+    paused: bool = False
 
 
 class Op(NamedTuple):
@@ -39,6 +42,7 @@ class Op(NamedTuple):
     run: int
     fence: int
     result: Any = None
+    failed: bool = False
 
 
 class Part(NamedTuple):
@@ -99,6 +103,10 @@ class World(NamedTuple):
 
     def op(self, key: tuple[str, Any]) -> Op | None:
         return next((op for op in self.ops if op.key == key), None)
+
+    def under_way(self) -> bool:
+        """Does an op count as being worked on? Not one that is finished, has failed, or was overtaken."""
+        return any(not op.done and not op.failed and op.fence >= self.row.fence for op in self.ops)
 
     def with_op(self, op: Op) -> World:
         return self._replace(ops=tuple(sorted([o for o in self.ops if o.key != op.key] + [op])))
