@@ -40,7 +40,7 @@ class Effects:
 
     @staticmethod
     def key(worker: Worker) -> tuple[str, Any]:
-        """The op that it works on (LEDGER-2): what depends on the network is once per run, the rest once per content."""
+        """The op that it works on, by its run where the network is asked, and else by its content (LEDGER-2)."""
         stage = flow.stage(worker.stage)
         return stage.op.value, worker.run if stage.name in ("head", "resume_decide", "stream") else worker.sha
 
@@ -67,7 +67,7 @@ class Effects:
     # ── effects ───────────────────────────────────────────────────────────────────────────────────
 
     def _checked(self, text: str, then: World, me: int, broken: str = "") -> Step[World]:
-        """`HeldLease.check` (lease/heartbeat.py) after a step."""
+        """`HeldLease.check` (lease/held.py) after a step."""
         worker = then.workers[me]
         if worker.lost and self.has(Guard.CHECK):
             return Step(text, then.with_worker(me, worker._replace(at="giveup", file=-1)), broken=broken)
@@ -185,7 +185,7 @@ class Effects:
         worker = w.workers[me]
         if w.files[worker.file] != worker.sha and self.has(Guard.REHASH):
             step = self.fails(w, me, "the part does not hash to what was streamed")
-            again = Never.AGAIN if worker.placed and not step.broken else ""
+            again = Never.AGAIN if worker.placed and not worker.robbed else ""
             return step._replace(broken=step.broken or again)
         text = f"{NAMES[me]} {how} and hashes it: right" if self.has(Guard.REHASH) else f"{NAMES[me]} {how}"
         return self._checked(text, w.with_worker(me, worker._replace(at="link")), me, broken)

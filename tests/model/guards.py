@@ -22,6 +22,10 @@ class Never(StrEnum):
     UNDER_WAY = "of a job that is at its end, or paused, nothing in the ledger counts as under way"
     ALONE = "nobody claims a job past a lock that is kept in Redis, or past a lease that lives in the row"
     ORPHAN = "nobody at work is taken for dead whose lease still lives, in Redis or in the row"
+    TAKEN = "a job whose file is lost is not taken from a holder whose lease lives in the row"
+    NEEDLESS = "what a run has brought since is not brought again"
+    ONCE = "a job is reopened once for one loss"
+    WISH = "a refresh that has not begun is not turned into a repair"
     FOREIGN = "a lease is extended and given back by its holder alone"
     EXPIRED = "a lease whose time is over at its holder is not extended"
     STOPS = "a worker that has lost its lease stops before its next step"
@@ -51,6 +55,7 @@ class Fault(StrEnum):
     MISTAKE = "a stage asks, by a programmer's mistake, for a state that is not its to enter"
     CHANGE = "the server's file changes, with or without saying so"
     DAMAGE = "the disk damages a part that nobody has open"
+    GONE = "the disk loses a file that has its final name"
     TWIN = "another job publishes the same bytes"
     CANCEL = "somebody cancels, or takes back the wish for a further run"
     RETRY = "somebody retries what failed for good"
@@ -93,6 +98,11 @@ class Guard(StrEnum):
     CANCEL_FENCE_UP = "cancel-fence-up"
     CANCEL_STATE = "cancel-state"
     PAUSE_FENCE_UP = "pause-fence-up"
+    LOOK = "look-for-files"
+    REOPEN_COMPARE = "reopen-compares"
+    REOPEN_LEASE = "reopen-lease-free"
+    REOPEN_WISH = "reopen-leaves-wishes"
+    REOPEN_FENCE_UP = "reopen-fence-up"
     PART_LOCK = "part-lock"
     PART_FENCE = "part-fence"
     OVERTAKE = "overtaking"
@@ -122,7 +132,7 @@ CASES = (
     Case(G.RENEW_TOKEN, "`_EXTEND`, lease/lock.py", "A lock is extended only by whom its token names."),
     Case(G.RENEW_EXPIRED, "`Heartbeat.beat`, lease/heartbeat.py", "A lease that is lost here is not extended there."),
     Case(G.RENEW_FENCE, "`SqlJobs.renew`, db/jobs.py", "The row's lease is renewed under one's own fence only."),
-    Case(G.CHECK, "`HeldLease.check`, lease/heartbeat.py", "After each step, a look whether the lease is still ours."),
+    Case(G.CHECK, "`HeldLease.check`, lease/held.py", "After each step, a look whether the lease is still ours."),
     Case(G.FENCE_UP, "`SqlJobs.claim`, db/jobs.py", "Every claim raises the fence."),
     Case(
         G.FENCE, "`guarded`, db/guards.py, and with it `SqlLedger.finish`, db/ledger.py",
@@ -152,8 +162,8 @@ CASES = (
     Case(G.EFFECT_FIRST, "`_carry_out`, pipeline/runner.py", "The effect comes before the record.", 0),
     Case(G.COMMIT_FIRST, "`_stage`, tasks.py", "The next message is sent after the commit.", 0),
     Case(G.RESEND, "`dispatch_lost`, pipeline/dispatch.py", "A message that must be lost is sent again."),
-    Case(G.ORPHANS, "`_orphans`, pipeline/reconcile.py", "What a dead holder held becomes due again."),
-    Case(G.ORPHAN_REDIS, "`_orphans`, pipeline/reconcile.py", "Dead is only who has no lock in Redis."),
+    Case(G.ORPHANS, "`silent`, pipeline/holders.py", "What a dead holder held becomes due again."),
+    Case(G.ORPHAN_REDIS, "`after_silence`, core/recovery.py", "Dead is only who has no lock in Redis."),
     Case(G.ORPHAN_ROW, "`SqlBacklog.expired`, db/backlog.py", "Dead is only whose lease in the row is over."),
     Case(G.ORPHAN_COMPARE, "`SqlBacklog.orphan`, db/backlog.py", "It frees the holder that it has looked at.", 2),
     Case(
@@ -168,6 +178,23 @@ CASES = (
     Case(
         G.PAUSE_FENCE_UP, "`grant`, db/wishes.py", "Who works on a job that is paused is overtaken.",
         1, frozenset({F.PAUSE}),
+    ),
+    Case(G.LOOK, "`registered`, pipeline/blobs.py", "Registered files are looked for.", 1, frozenset({F.GONE})),
+    Case(
+        G.REOPEN_COMPARE, "`SqlBacklog.reopen`, db/backlog.py", "It reopens the job that it has looked at.",
+        2, frozenset({F.GONE, F.SLOW}),
+    ),
+    Case(
+        G.REOPEN_LEASE, "`SqlBacklog.reopen`, db/backlog.py", "It leaves a job to its holder.",
+        1, frozenset({F.GONE}),
+    ),
+    Case(
+        G.REOPEN_WISH, "`SqlBacklog.reopen`, db/backlog.py", "It leaves a finished job whose next run is due already.",
+        2, frozenset({F.GONE, F.REFRESH}),
+    ),
+    Case(
+        G.REOPEN_FENCE_UP, "`SqlBacklog.reopen`, db/backlog.py", "Who looked before is overtaken.",
+        3, frozenset({F.GONE, F.SLOW, F.CANCEL}),
     ),
     Case(G.PART_LOCK, "`PartFile.lock`, store/partfile.py", "Who works on a part has it locked."),
     Case(G.PART_FENCE, "`PartFile.lock`, store/partfile.py", "The sidecar's fence keeps earlier holders out."),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,9 @@ from tests.model.job import ended, explored
 from tests.model.world import World, canonical
 
 pytestmark = pytest.mark.xdist_group("model")
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "model.md"
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = ROOT / "docs" / "model.md"
+MODEL = ROOT / "tests" / "model"
 
 
 def test_whatever_one_thing_goes_wrong_nothing_breaks() -> None:
@@ -53,6 +56,21 @@ def test_without_any_one_guard_there_is_a_way_to_harm(case: Case) -> None:
 
 def test_every_guard_is_shown_and_taken_away_alone() -> None:
     assert sorted(case.guard for case in CASES) == sorted(Guard)
+
+
+def mirrored() -> list[tuple[str, str]]:
+    """What the model says of the package: (a function, or a constant; the file in which it is)."""
+    told = "".join(path.read_text(encoding="utf-8") for path in sorted(MODEL.glob("*.py")) if path.name[:4] != "test")
+    pairs = re.findall(r"`([\w.]+)`,? \(?([\w/]+\.py)", told)
+    return sorted(set(pairs))
+
+
+@pytest.mark.parametrize(("name", "file"), mirrored(), ids=lambda one: one)
+def test_what_the_model_mirrors_is_where_the_model_says(name: str, file: str) -> None:
+    text = (ROOT / "dlpipe" / file).read_text(encoding="utf-8")
+    *owner, thing = name.split(".")
+    assert re.search(rf"^\s*(?:def|class) {thing}\b|^{thing}\b.*=", text, re.MULTILINE)
+    assert all(f"class {one}" in text for one in owner)
 
 
 def test_every_fault_leads_somewhere_new() -> None:

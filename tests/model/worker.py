@@ -186,7 +186,8 @@ class Workers(Effects):
             kept = (*result, "again")
         then = w.with_op(op._replace(done=True, run=worker.run, result=kept))
         if stage.name == "index":
-            then = then._replace(artifacts=tuple(sorted({*w.artifacts, worker.sha})))
+            mended = tuple(one for one in w.marked if one[0] != worker.sha)
+            then = then._replace(artifacts=tuple(sorted({*w.artifacts, worker.sha})), marked=mended)
         broken = ""
         if op.done and (op.run == worker.run or kept != op.result):
             broken = Never.TWICE
@@ -194,7 +195,7 @@ class Workers(Effects):
             broken = Never.OVERTAKEN
         elif w.artifacts and then.artifacts != w.artifacts and not w.row.purpose:
             broken = Never.PUBLISHED
-        elif stage.name == "finalize" and not w.is_right(worker.sha):
+        elif stage.name == "finalize" and not w.is_right(worker.sha) and not worker.robbed:
             broken = Never.THERE
         if not counts:
             return Step(f"{name} records `{stage.name}`, and the state does not follow", then, broken=broken)
