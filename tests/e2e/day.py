@@ -18,7 +18,7 @@ import tempfile
 import termios
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from tests.e2e.conftest import Command
@@ -67,18 +67,14 @@ def blocks(page: str) -> Iterator[Block]:
         yield Block(found["first"], steps, found.start("text"), found.end("text"))
 
 
-@dataclass
-class Ids:
-    """Ids stand for the same thing wherever they are the same; which ones they are differs from day to day."""
-
-    known: dict[str, str] = field(default_factory=dict)
-
-    def plain(self, text: str) -> str:
-        text = re.sub(r"\n {20,}", " ", text)  # a last column that goes on below itself
-        text = _ID.sub(lambda found: self.known.setdefault(found[0], f"<id {len(self.known) + 1}>"), text)
-        for varies, name in _VARIES:
-            text = varies.sub(name, text)
-        return re.sub(r"[ \t]+", " ", text).strip()
+def plain(text: str) -> tuple[str, list[str]]:
+    """What is the same each day, and the ids, which are not."""
+    text = re.sub(r"\n {20,}", " ", text)  # a last column that goes on below itself
+    ids = _ID.findall(text)
+    text = _ID.sub("<id>", text)
+    for varies, name in _VARIES:
+        text = varies.sub(name, text)
+    return re.sub(r"[ \t]+", " ", text).strip(), ids
 
 
 class Day:
