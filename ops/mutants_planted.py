@@ -152,10 +152,10 @@ MUTANTS = (
         'return {"url": job.canonical_url}', ("tests/unit/pipeline",),
     ),
     Mutant(
-        "record-in-two-transactions", "the result is on record, and the state is not", _RUNNER,
-        '            unit.ledger.finish(work.op, result, "ok")\n            unit.jobs.advance',
-        '            unit.ledger.finish(work.op, result, "ok")\n        with deps.database.write() as unit:\n'
-        "            unit.jobs.advance",
+        "record-in-two-transactions", "the state is on record, and the result is not", _RUNNER,
+        '            unit.ledger.finish(work.op, result, "ok")\n            crash_point(',
+        '            crash_point(f"{stage_name}.recording")\n        with deps.database.write() as unit:\n'
+        '            unit.ledger.finish(work.op, result, "ok")\n            crash_point(',
         (_CRASH, "-k", "recording and sqlite"),
     ),
     Mutant(

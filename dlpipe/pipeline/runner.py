@@ -146,8 +146,9 @@ def _carry_out(deps: Deps, stage: Stage, stage_name: str, work: Work) -> Outcome
         work.lease.check()
         with deps.database.write() as unit:
             state = stage.record(unit, work, result)
-            unit.ledger.finish(work.op, result, "ok")
+            # First the job's row, then the op, as in a claim: the other way round, the two could block each other.
             unit.jobs.advance(job, flow.stage(stage_name), state)
+            unit.ledger.finish(work.op, result, "ok")
             crash_point(f"{stage_name}.recording")
         crash_point(f"{stage_name}.recorded")
         return Done(state)
@@ -187,8 +188,8 @@ def _fail(
         log.error("debug_id=%s %s at\n%s", debug_id, type(unexpected).__name__, frames)
     try:
         with deps.database.write() as unit:
-            unit.ledger.fail(work.op, write.code)
             unit.jobs.fail(job, write)
+            unit.ledger.fail(work.op, write.code)
             crash_point(f"{stage_name}.failing")
     except LeaseLost:
         return Dropped("lease_lost")
