@@ -13,7 +13,17 @@ from dlpipe.cli import EXIT_FAILED, EXIT_OK, output
 from dlpipe.core.errors import DlpipeError
 
 
-@click.command()
+@click.command(
+    epilog="""\b
+Examples:
+  dlpipe migrate
+  dlpipe migrate --json
+
+\b
+Exit status: 0 the tables are as this version needs them, 1 the database did not answer, 2 wrong use, or the
+database is newer than this version.
+"""
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def migrate(as_json: bool) -> int:
     """Bring the ledger's tables to this version.
@@ -34,15 +44,21 @@ def migrate(as_json: bool) -> int:
     return EXIT_OK
 
 
-@click.command()
+@click.command(
+    epilog="""\b
+Examples:
+  dlpipe reconcile
+  dlpipe reconcile --dry-run --json
+
+\b
+Exit status: 0 the round is done, whatever it found, 1 the ledger or Redis did not answer, 2 wrong use, or a setting
+that cannot be.
+"""
+)
 @click.option("--dry-run", is_flag=True, help="Say what there is to do, and change nothing.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def reconcile(dry_run: bool, as_json: bool) -> int:
     """Heal now what crashes left behind, instead of at the next beat.
-
-    \b
-    dlpipe reconcile
-    dlpipe reconcile --dry-run --json
 
     One round, bounded as at the beat (heal.* in the settings): it goes on where the round before stopped, and the
     next one goes on where it stops.
@@ -62,7 +78,16 @@ def reconcile(dry_run: bool, as_json: bool) -> int:
     return EXIT_OK
 
 
-@click.command()
+@click.command(
+    epilog="""\b
+Examples:
+  dlpipe doctor
+  DLPIPE_HOME=/srv/dlpipe dlpipe doctor --json
+
+\b
+Exit status: 0 all checks pass, 1 one does not, 2 wrong use, or a setting that cannot be.
+"""
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def doctor(as_json: bool) -> int:
     """List all settings with their source, and check what they point to. Secrets are not shown."""

@@ -20,7 +20,7 @@ Examples:
   dlpipe plan -i works.csv --rejects bad.csv    (mend bad.csv, then: dlpipe plan -i bad.csv)
   dlpipe plan -i works.jsonl --strict
   cat urls.jsonl.gz | dlpipe plan -i - --json
-  dlpipe plan -i works.csv --refresh    (what is done already is asked for again; see dlpipe refresh --help)
+  dlpipe plan -i works.csv --refresh    (what is done already is asked for again; as dlpipe refresh does)
 
 \b
 Fields of a CSV or JSONL: url, and where wanted work_id, artifact_id, sha256, media_type, max_bytes, ext, priority,

@@ -104,7 +104,8 @@ def test_the_same_line_twice_is_one_job(desk: Desk, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "fields",
     [
-        {"work_id": "\ud800"}, {"work_id": "a\0b"}, {"tenant_id": "\ud800"}, {"tenant_id": "a\0"}, {"artifact_id": "\ud800"},
+        {"work_id": "\ud800"}, {"work_id": "a\0b"}, {"tenant_id": "\ud800"}, {"tenant_id": "a\0"},
+        {"artifact_id": "\ud800"},
         {"request_id": "\udfff"}, {"project_id": "\n"}, {"url": None}, {"url": 5}, {"url": [[[]]]}, {"mirrors": "x"},
         {"mirrors": [5]}, {"mirrors": ["\ud800"]}, {"ext": "\ud800"}, {"ext": 5}, {"not_before": "\ud800"},
         {"media_type": "a/b\0"}, {"priority": True}, {"priority": 1e9}, {"refresh": "yes"}, {"max_bytes": 2**63},
