@@ -10,6 +10,7 @@ import signal
 import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 import click
 from click.shell_completion import BashComplete, add_completion_class, get_completion_class
@@ -114,6 +115,8 @@ def _ledger() -> SqlDatabase | None:
 
     found = SqlDatabase(wiring.settings().database_uri)
     file = found.sqlite_file
-    if file is not None and not (file.is_file() and file.stat().st_size):
-        return None
+    if file is not None:
+        if not file.is_file():
+            return None
+        found = SqlDatabase(f"sqlite:///file:{quote(str(file))}?mode=ro&uri=true")
     return found if found.schema_version() == SCHEMA_VERSION else None
