@@ -51,7 +51,7 @@ Examples:
   dlpipe reconcile --dry-run --json
 
 \b
-Exit status: 0 the round is done, whatever it found, 1 the ledger or Redis did not answer, 2 wrong use, or a setting
+Exit status: 0 the round is done, whatever it found, 1 the ledger did not answer, 2 wrong use, or a setting
 that cannot be.
 """
 )

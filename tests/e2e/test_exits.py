@@ -249,7 +249,7 @@ SITUATIONS: dict[str, dict[int, Situation]] = {
         1: _of_a_torrent("torrents sync"),
         2: "torrents sync",
     },
-    "reconcile": {0: _with_redis("reconcile"), 1: ("reconcile", DEAD_REDIS), 2: "reconcile --wet-run"},
+    "reconcile": {0: _with_redis("reconcile"), 1: ("reconcile", DEAD_DATABASE), 2: "reconcile --wet-run"},
     "verify": {
         0: "verify",
         1: _damaged,
