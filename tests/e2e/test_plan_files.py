@@ -152,13 +152,14 @@ def test_a_plan_that_waits_for_its_input_is_interrupted_at_once(command: Command
     _, err = child.communicate(timeout=30)
     os.close(write)
     assert child.returncode == 130
-    assert "0 requests are planned. To repeat the command is harmless" in err or "interrupted" in err
+    assert "interrupted" in err
+    assert "Traceback" not in err
 
 
 def _has_tables(command: Command) -> bool:
     ledger = sqlite3.connect(command.home / "ledger.db")
     try:
-        return ledger.execute("SELECT count(*) FROM sqlite_master").fetchone()[0] > 5
+        return int(ledger.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]) > 5
     finally:
         ledger.close()
 
@@ -179,7 +180,8 @@ def test_a_bar_is_shown_on_a_terminal_and_nothing_but_lines_elsewhere(command: C
     listener.start()
     done = subprocess.run(
         [sys.executable, "-m", "dlpipe", "plan", "-i", str(file), *MAPS],
-        env=command._environment(TERM="xterm", COLUMNS="100"), cwd=command.home.parent, stdout=subprocess.PIPE, stderr=theirs,
+        env=command._environment(TERM="xterm", COLUMNS="100"),
+        cwd=command.home.parent, stdout=subprocess.PIPE, stderr=theirs,
     )  # fmt: skip
     os.close(theirs)
     listener.join(timeout=20)
