@@ -82,7 +82,7 @@ def reconcile(dry_run: bool, as_json: bool) -> int:
     epilog="""\b
 Examples:
   dlpipe doctor
-  DLPIPE_HOME=/srv/dlpipe dlpipe doctor --json
+  DLPIPE_HOME=/srv/files dlpipe doctor --json
 
 \b
 Exit status: 0 all checks pass, 1 one does not, 2 wrong use, or a setting that cannot be.

@@ -18,7 +18,7 @@ STOP_GRACE_S = 20.0
     epilog="""\b
 Examples:
   dlpipe up
-  DLPIPE_HOME=/srv/dlpipe dlpipe up
+  DLPIPE_HOME=/srv/files dlpipe up
 
 \b
 Exit status: 0 it ran until it was told to end, by Ctrl-C, SIGTERM or dlpipe down, 1 one runs already, 2 wrong use, or
