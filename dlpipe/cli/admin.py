@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from dlpipe.cli import EXIT_FAILED, EXIT_OK, output
-from dlpipe.core.errors import DlpipeError
+from dlpipe.core.errors import DlpipeError, LeaseUnavailable
 
 
 @click.command(
@@ -111,9 +111,12 @@ def _checked(name: str, check: Callable[[], str]) -> dict[str, Any]:
         return {"check": name, "ok": True, "what": check()}
     except DlpipeError as error:
         return {"check": name, "ok": False, "what": f"{error.message} [{error.code}] {error.hint}"}
+    except OSError as error:
+        what = f"{error.strerror or type(error).__name__} [system_error] Look at the path and its permissions."
+        return {"check": name, "ok": False, "what": what}
     except Exception as error:
         # The text of a foreign error can hold an address with a password; its kind cannot.
-        return {"check": name, "ok": False, "what": f"{type(error).__name__}"}
+        return {"check": name, "ok": False, "what": f"{type(error).__name__} [error]"}
 
 
 def _ledger() -> str:
@@ -129,13 +132,18 @@ def _ledger() -> str:
 
 
 def _redis() -> str:
+    from redis import RedisError
+
     from dlpipe import wiring
     from dlpipe.embedded import stack
 
     chosen = wiring.settings()
     if chosen.private_redis and stack.running(chosen.home_dir) is None:
         return "private; starts with `dlpipe fetch` or `dlpipe up`"
-    wiring.redis_client().ping()
+    try:
+        wiring.redis_client().ping()
+    except RedisError as error:
+        raise LeaseUnavailable(f"Redis did not answer ({type(error).__name__})") from None
     return "answers"
 
 

@@ -21,8 +21,8 @@ Examples:
   DLPIPE_HOME=/srv/files dlpipe up
 
 \b
-Exit status: 0 it ran until it was told to end, by Ctrl-C, SIGTERM or dlpipe down, 1 one runs already, 2 wrong use, or
-a setting that cannot be.
+Exit status: 0 it ran until Ctrl-C, SIGTERM or a dlpipe down told it to end, 1 one runs already, 2 wrong use, or a
+setting that cannot be.
 """
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object when all of it runs.")
