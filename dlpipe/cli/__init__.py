@@ -45,7 +45,7 @@ _COMMANDS = {
     "verify": ("dlpipe.cli.verify", "Check the whole against itself: every file, row and pointer."),
     "migrate": ("dlpipe.cli.admin", "Bring the ledger's tables to this version."),
     "doctor": ("dlpipe.cli.admin", "List all settings with their source, and check what they point to."),
-    "completion": ("dlpipe.cli.completion", "Print the script that completes dlpipe in a shell."),
+    "completion": ("dlpipe.cli.completion", "Print the script that lets a shell complete these commands."),
 }
 
 _EPILOG = """\b

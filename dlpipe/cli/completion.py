@@ -54,7 +54,7 @@ ledger if there is one. Exit status: 0 printed, 2 wrong use.
 )
 @click.argument("shell", type=click.Choice(SHELLS))
 def completion(shell: str) -> int:
-    """Print the script that completes dlpipe in a shell."""
+    """Print the script that lets a shell complete these commands."""
     from dlpipe.cli import dlpipe
 
     found = get_completion_class(shell)
