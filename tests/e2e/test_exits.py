@@ -287,7 +287,7 @@ def test_the_command_ends_so(name: str, code: int, place: Place) -> None:
 
 
 def test_a_reader_who_goes_away_is_no_fault_to_tell(place: Place) -> None:
-    env = place.command._environment()
+    env = place.command.environment()
     shell = f"{sys.executable} -m dlpipe show {place.words['done']} --json | true"
     done = subprocess.run(["sh", "-c", shell], env=env, cwd=place.command.home, capture_output=True, text=True)
     assert done.stderr == ""

@@ -60,7 +60,7 @@ def measured(command: Command, *words: str) -> tuple[int, int, str]:
     """Exit status, the most memory that it had in KiB, and its errors."""
     done = subprocess.run(
         [sys.executable, "-c", _MEASURED, *words],
-        env=command._environment(),
+        env=command.environment(),
         cwd=command.home.parent,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
@@ -143,7 +143,7 @@ def test_a_plan_that_waits_for_its_input_is_interrupted_at_once(command: Command
     read, write = os.pipe()
     child = subprocess.Popen(
         [sys.executable, "-m", "dlpipe", "plan", "-i", "-"],
-        env=command._environment(), cwd=command.home.parent, stdin=read, stderr=subprocess.PIPE, text=True,
+        env=command.environment(), cwd=command.home.parent, stdin=read, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     os.close(read)
     os.write(write, b"https://files.example/1\n")
@@ -180,7 +180,7 @@ def test_a_bar_is_shown_on_a_terminal_and_nothing_but_lines_elsewhere(command: C
     listener.start()
     done = subprocess.run(
         [sys.executable, "-m", "dlpipe", "plan", "-i", str(file), *MAPS],
-        env=command._environment(TERM="xterm", COLUMNS="100"),
+        env=command.environment(TERM="xterm", COLUMNS="100"),
         cwd=command.home.parent, stdout=subprocess.PIPE, stderr=theirs,
     )  # fmt: skip
     os.close(theirs)
