@@ -17,6 +17,7 @@ from typing import IO
 import click
 
 from dlpipe.cli import EXIT_OK, output
+from dlpipe.cli.completion import job_ids
 from dlpipe.cli.jobs import scoped, unknown
 from dlpipe.core.errors import InvalidInput
 from dlpipe.core.telemetry import COLUMNS, Told
@@ -32,9 +33,12 @@ Examples:
   dlpipe artifacts
   dlpipe artifacts JOB --json
   dlpipe artifacts --limit 1000 --after ARTIFACT
+
+\b
+Exit status: 0 told, 1 no such job here, or the ledger did not answer, 2 wrong use, or a setting that cannot be.
 """
 )
-@click.argument("job_id", metavar="[JOB]", required=False)
+@click.argument("job_id", metavar="[JOB]", required=False, shell_complete=job_ids)
 @click.option("--limit", type=click.IntRange(1, 100_000), default=50, show_default=True)
 @click.option("--after", metavar="ARTIFACT", help="Go on after this artifact of an earlier page.")
 @scoped
@@ -73,6 +77,7 @@ Examples:
 
 \b
 The file is the store's own and read-only: copy it before you change it.
+Exit status: 0 printed, 1 no such artifact here, or its file is not there, 2 wrong use, or a setting that cannot be.
 """,
 )
 @click.argument("artifact_uuid", metavar="ARTIFACT")
@@ -111,6 +116,8 @@ Examples:
 
 \b
 A FILE is there when all of it is written, and not before.
+Exit status: 0 all is written, 1 the ledger did not answer or FILE cannot be written, 2 wrong use, or a setting that
+cannot be.
 """
 )
 @click.option("--jsonl", "format_", flag_value="jsonl", default=True, help="One JSON object a line (the default).")

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from dlpipe.cli import EXIT_FAILED, EXIT_OK, output
+from dlpipe.cli.completion import codes, hosts, job_ids
 from dlpipe.core.downloads import JOB_TYPE_TORRENT
 from dlpipe.core.flow import OpType
 from dlpipe.core.states import Status
@@ -33,17 +34,20 @@ Examples:
   dlpipe jobs --status failed --code http_404 --host files.example.org
   dlpipe jobs --limit 1000 --json
   dlpipe why $(dlpipe jobs --work W1 --ids)
+
+\b
+Exit status: 0 told, 1 the ledger did not answer, 2 wrong use, or a setting that cannot be, 130 interrupted.
 """
 )
 @click.option("--status", type=click.Choice([s.value for s in Status]), help="Only jobs that stand so.")
-@click.option("--code", help="Only jobs whose last error has this code.")
-@click.option("--host", help="Only jobs on this host.")
+@click.option("--code", shell_complete=codes, help="Only jobs whose last error has this code.")
+@click.option("--host", shell_complete=hosts, help="Only jobs on this host.")
 @click.option("--work", "work_id", help="Only jobs of this work.")
 @click.option("--paused", is_flag=True, help="Only jobs that are paused.")
 @click.option("--by", type=click.Choice(["code", "host", "status"]), help="Count them by this instead of listing them.")
 @click.option("--ids", "only_ids", is_flag=True, help="Print the ids alone, one a line.")
 @click.option("--limit", type=click.IntRange(1, 100_000), default=50, show_default=True)
-@click.option("--after", metavar="JOB", help="Go on after this job of an earlier page.")
+@click.option("--after", metavar="JOB", shell_complete=job_ids, help="Go on after this job of an earlier page.")
 @scoped
 def jobs(
     status: str | None, code: str | None, host: str | None, work_id: str | None, paused: bool, by: str | None,
@@ -116,8 +120,17 @@ def _tallies(by: str, found: list[Any], as_json: bool) -> int:
     return EXIT_OK
 
 
-@click.command()
-@click.argument("job_id", metavar="JOB")
+@click.command(
+    epilog="""\b
+Examples:
+  dlpipe show JOB
+  dlpipe show JOB --json
+
+\b
+Exit status: 0 told, 1 no such job here, or the ledger did not answer, 2 wrong use, or a setting that cannot be.
+"""
+)
+@click.argument("job_id", metavar="JOB", shell_complete=job_ids)
 @scoped
 def show(job_id: str, tenant_id: str, project_id: str, as_json: bool) -> int:
     """Show all that is known of a job."""
@@ -149,8 +162,17 @@ def show(job_id: str, tenant_id: str, project_id: str, as_json: bool) -> int:
     return EXIT_OK
 
 
-@click.command(epilog="\b\nExamples:\n  dlpipe why JOB\n  dlpipe why JOB --json")
-@click.argument("job_id", metavar="JOB")
+@click.command(
+    epilog="""\b
+Examples:
+  dlpipe why JOB
+  dlpipe why JOB --json
+
+\b
+Exit status: 0 told, 1 no such job here, or the ledger did not answer, 2 wrong use, or a setting that cannot be.
+"""
+)
+@click.argument("job_id", metavar="JOB", shell_complete=job_ids)
 @scoped
 def why(job_id: str, tenant_id: str, project_id: str, as_json: bool) -> int:
     """Say in one paragraph where a job is, why, and what happens next."""
@@ -166,8 +188,17 @@ def why(job_id: str, tenant_id: str, project_id: str, as_json: bool) -> int:
     return EXIT_OK
 
 
-@click.command()
-@click.argument("job_id", metavar="JOB")
+@click.command(
+    epilog="""\b
+Examples:
+  dlpipe ops JOB
+  dlpipe ops JOB --json
+
+\b
+Exit status: 0 told, 1 no such job here, or the ledger did not answer, 2 wrong use, or a setting that cannot be.
+"""
+)
+@click.argument("job_id", metavar="JOB", shell_complete=job_ids)
 @scoped
 def ops(job_id: str, tenant_id: str, project_id: str, as_json: bool) -> int:
     """Show the ledger's record of a job, stage by stage."""

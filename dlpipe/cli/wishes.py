@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from dlpipe.cli import EXIT_FAILED, EXIT_OK, output
+from dlpipe.cli.completion import codes, hosts, job_ids
 from dlpipe.cli.jobs import scoped, unknown
 from dlpipe.core.model import JobView, Scope
 from dlpipe.core.states import Status
@@ -25,9 +26,9 @@ _DONE = {
 def _wish(command: Callable[..., Any]) -> Callable[..., Any]:
     for add in reversed(
         (
-            click.argument("job_ids", metavar="[JOB]...", nargs=-1),
-            click.option("--host", help="All jobs on this host."),
-            click.option("--code", help="All jobs whose last error has this code."),
+            click.argument("job_ids", metavar="[JOB]...", nargs=-1, shell_complete=job_ids),
+            click.option("--host", shell_complete=hosts, help="All jobs on this host."),
+            click.option("--code", shell_complete=codes, help="All jobs whose last error has this code."),
             click.option("--work", "work_id", help="All jobs of this work."),
             click.option("--all", "everything", is_flag=True, help="All jobs of the tenant and project."),
             click.option("--dry-run", is_flag=True, help="Say which jobs are meant, and change nothing."),

@@ -32,6 +32,7 @@ _PRAGMAS = (
     f"PRAGMA busy_timeout={BUSY_TIMEOUT_MS}",
     "PRAGMA cache_size=-16000",
 )
+_DAMAGED = (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT)
 
 
 class SqlUnit:
@@ -182,4 +183,10 @@ def _translated() -> Iterator[None]:
     except DBAPIError as error:
         if error.connection_invalidated:
             raise LedgerUnavailable("the connection to the database was lost") from error
+        if getattr(error.orig, "sqlite_errorcode", None) in _DAMAGED:
+            raise LedgerUnavailable(
+                "the ledger's file is damaged, or is no database",
+                code="ledger_damaged",
+                hint="Is DLPIPE_HOME or DLPIPE_DATABASE_URL right? Else put a backup of ledger.db in its place.",
+            ) from error
         raise

@@ -167,14 +167,14 @@ def _pattern(value: ast.expr) -> str | None:
             return None  # passed on from elsewhere
 
 
-def _listed_codes() -> set[str]:
+def listed_codes() -> set[str]:
     section = OPERATIONS.split("\n## Error codes\n")[1].split("\n## ")[0]
     cells = re.findall(r"^\| (`[^|]*`) \|", section, re.MULTILINE)
     return {code for cell in cells for code in _INLINE.findall(cell)}
 
 
 def test_every_error_code_is_listed_in_operations() -> None:
-    listed = _listed_codes()
+    listed = listed_codes()
     missing = {f"{code} ({where})" for code, where in _codes() if not any(re.fullmatch(code, one) for one in listed)}
     assert missing == set()
 
@@ -184,7 +184,7 @@ def test_every_listed_error_code_is_in_the_source() -> None:
     text = "\n".join(file.read_text(encoding="utf-8") for file in (ROOT / "dlpipe").rglob("*.py"))
     strangers = {
         code
-        for code in _listed_codes()
+        for code in listed_codes()
         if not any(re.fullmatch(pattern, code) for pattern in patterns) and not re.search(rf"\b{code}\b", text)
     }
     assert strangers == set()
