@@ -154,7 +154,7 @@ MUTANTS = (
     Mutant(
         "record-in-two-transactions", "the state is on record, and the result is not", _RUNNER,
         '            unit.ledger.finish(work.op, result, "ok")\n            crash_point(',
-        '            crash_point(f"{stage_name}.recording")\n        with deps.database.write() as unit:\n'
+        "        with deps.database.write() as unit:\n"
         '            unit.ledger.finish(work.op, result, "ok")\n            crash_point(',
         (_CRASH, "-k", "recording and sqlite"),
     ),
