@@ -30,6 +30,7 @@ _COMMANDS = {
     "resume": ("dlpipe.cli.wishes", "Let paused jobs go on."),
     "retry": ("dlpipe.cli.wishes", "Try jobs again that failed for good."),
     "refresh": ("dlpipe.cli.wishes", "Ask whether servers have something newer, and fetch it."),
+    "replay": ("dlpipe.cli.wishes", "Do the stages of finished jobs again, without the network."),
     "torrents": ("dlpipe.cli.torrents", "Let qBittorrent transfer torrents, and follow them."),
     "reconcile": ("dlpipe.cli.admin", "Heal now what crashes left behind, instead of at the next beat."),
     "verify": ("dlpipe.cli.verify", "Check the whole against itself: every file, row and pointer."),

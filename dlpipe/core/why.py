@@ -83,6 +83,7 @@ _PURPOSE = {
     None: "",
     Purpose.REFRESH: " It has its file, and is to ask the server whether there is a newer one.",
     Purpose.REPAIR: " Its file was found missing or damaged, and is to be brought again.",
+    Purpose.REPLAY: " It has its file, and its stages are to be done again from the stored bytes, without the network.",
 }
 
 

@@ -59,6 +59,10 @@ class SqlOwned:
         self.grant(Wish.REFRESH, [job_id])
         return self._status(job_id)
 
+    def replay(self, job_id: str, from_stage: str) -> Status | None:
+        self.grant(Wish.REPLAY, [job_id], from_stage)
+        return self._status(job_id)
+
     def pause(self, job_id: str) -> JobView | None:
         self.grant(Wish.PAUSE, [job_id])
         return self.get(job_id)
@@ -67,8 +71,8 @@ class SqlOwned:
         self.grant(Wish.RESUME, [job_id])
         return self.get(job_id)
 
-    def grant(self, wish: Wish, job_ids: Sequence[str]) -> list[str]:
-        return wishes.grant(self._connection, self._scope, wish, job_ids)
+    def grant(self, wish: Wish, job_ids: Sequence[str], from_stage: str | None = None) -> list[str]:
+        return wishes.grant(self._connection, self._scope, wish, job_ids, from_stage)
 
     def _status(self, job_id: str) -> Status | None:
         if not is_uuid(job_id):
@@ -148,7 +152,7 @@ def _filter(only: JobFilter | Status | None) -> JobFilter:
     return only if isinstance(only, JobFilter) else JobFilter(status=only)
 
 
-_HIDDEN = frozenset({"v", "pointer", "known_pointer"})
+_HIDDEN = frozenset({"v", "pointer", "known_pointer", "stored_pointer"})
 """Pointers never leave through a public interface (JOB-4)."""
 
 

@@ -23,7 +23,7 @@ from tests.world import World
 UNKNOWN = "00000000-0000-5000-8000-000000000000"
 URL = "http://files.example/a.bin"
 
-JOB_CALLS = "get_job explain_job cancel_job pause_job resume_job retry_job refresh_job".split()
+JOB_CALLS = "get_job explain_job cancel_job pause_job resume_job retry_job refresh_job replay_job".split()
 ARTIFACT_CALLS = "get_artifact open_artifact".split()
 LISTS: dict[str, Callable[..., Any]] = {
     "list_jobs": lambda **scope: list(dlpipe.list_jobs(**scope)),
@@ -33,7 +33,7 @@ LISTS: dict[str, Callable[..., Any]] = {
     "export": lambda **scope: list(dlpipe.export(**scope)),
 }
 SCOPED_COMMANDS = {
-    "one job": "show why ops cancel pause resume retry refresh".split(),
+    "one job": "show why ops cancel pause resume retry refresh replay".split(),
     "one artifact": ["open"],
     "lists": "jobs artifacts export".split(),
     "makes its own": "fetch plan".split(),  # a tenant given here is whose job it becomes
