@@ -18,6 +18,7 @@ _COMMANDS = {
     "up": ("dlpipe.cli.stack", "Run workers, scheduler and a private Redis here until Ctrl-C."),
     "down": ("dlpipe.cli.stack", "End what `up` or `fetch` runs on this data directory."),
     "status": ("dlpipe.cli.stack", "Say what runs here and how many jobs stand where."),
+    "top": ("dlpipe.cli.top", "Watch the running pipeline."),
     "jobs": ("dlpipe.cli.jobs", "List jobs, the newest first."),
     "show": ("dlpipe.cli.jobs", "Show all that is known of a job."),
     "why": ("dlpipe.cli.jobs", "Say why a job is where it is, and what happens next."),

@@ -11,9 +11,10 @@ import sqlalchemy as sa
 from dlpipe.core.model import ArtifactRecord, JobView, OpView, Scope
 from dlpipe.core.states import Status
 from dlpipe.core.telemetry import Told
+from dlpipe.core.top import Look
 from dlpipe.core.why import Standing
 from dlpipe.core.wishes import JobFilter, Tally, Wish
-from dlpipe.db import telemetry, views, wishes
+from dlpipe.db import overview, telemetry, views, wishes
 from dlpipe.db.clock import now
 from dlpipe.db.faults import with_faults
 from dlpipe.db.rows import is_uuid, record_from
@@ -79,6 +80,9 @@ class SqlOwned:
             return None
         found = self._connection.scalar(sa.select(_J.status).where(_J.job_id == job_id, owned_by(self._scope)))
         return Status(found) if found else None
+
+    def overview(self) -> Look:
+        return overview.look(self._connection, self._scope)
 
     def standing(self, job_id: str) -> Standing | None:
         view = self.get(job_id)

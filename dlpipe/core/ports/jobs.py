@@ -12,6 +12,7 @@ from dlpipe.core.model import ArtifactJob, ArtifactRecord, Fault, JobSpec, JobVi
 from dlpipe.core.recovery import FailureWrite
 from dlpipe.core.states import State, Status
 from dlpipe.core.telemetry import Told
+from dlpipe.core.top import Look
 from dlpipe.core.why import Standing
 from dlpipe.core.wishes import JobFilter, Tally, Wish
 
@@ -197,6 +198,9 @@ class Owned(Protocol):
 
         `from_stage`: where a replay begins to do things again.
         """
+
+    def overview(self) -> Look:
+        """How all of the owner's jobs stand at this moment; the cost is bounded, however many there are."""
 
     def standing(self, job_id: str) -> Standing | None:
         """The job with what its owner need not see, but an explanation of it must know."""
