@@ -26,7 +26,8 @@ class FakeWatch:
     def put_round(self, found: Any) -> None: ...
 
     def last_round(self) -> LastRound | None:
-        return self._answered(LastRound(1.0, {"dispatched": 4}))
+        found: LastRound = self._answered(LastRound(1.0, {"dispatched": 4}))
+        return found
 
     def _answered(self, answer: Any) -> Any:
         if self.away:
