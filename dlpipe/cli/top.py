@@ -76,6 +76,8 @@ def _live(watcher: Watcher, every_s: float) -> int:
     from rich.text import Text
 
     console = Console()
+    if console.is_dumb_terminal:  # it cannot be drawn on, but written to
+        return _texts(watcher, every_s)
     with Live(console=console, screen=True, auto_refresh=False) as live:
         while True:
             seen = watcher.look()

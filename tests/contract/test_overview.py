@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from dlpipe.core.states import Status
 from dlpipe.core.top import Look
 from dlpipe.db import SqlDatabase
 from dlpipe.db.clock import after
+from dlpipe.db.schema import jobs
 from tests.ledgers import FOREIGN, LATER, OWN, Bench
 from tests.world import World
 
@@ -74,8 +76,6 @@ def test_what_was_finished_longer_ago_than_a_minute_does_not_count(database: Sql
     job = world.fetch("http://files.example/a")
     assert look(database).finished == 1
     with database.engine.begin() as connection:
-        from dlpipe.db.schema import jobs
-
         connection.execute(sa.update(jobs).where(jobs.c.job_id == job).values(completed_at=after(-61.0)))
     assert look(database).finished == 0
 
@@ -134,10 +134,11 @@ def plans(database: SqlDatabase) -> str:
 def test_every_question_goes_through_an_index(bench: Bench) -> None:
     fill(bench.database, 400)
     plan = plans(bench.database)
-    for table in ("jobs", "artifact_jobs", "artifact_ops", "manifest"):
-        assert f"SCAN {table}\n" not in plan + "\n", plan
-        assert f"SCAN {table}'" not in plan, plan
-        assert f"Seq Scan on {table}" not in plan, plan
+    # A partial index over what is held may be read as a whole; nothing else, be it a table or its index.
+    read = [line for line in plan.splitlines() if re.search(r"SCAN (jobs|artifact_|manifest)|Seq Scan", line)]
+    assert [line for line in read if "ix_artifact_jobs_lease" not in line] == [], plan
+    unconditional = re.findall(r"Scan using \S+ on jobs.*\n(?!.*Index Cond).*", plan)
+    assert unconditional == [], plan
     assert "ix_jobs_scope_status" in plan
     assert "ix_artifact_jobs_lease" in plan
 
