@@ -36,7 +36,7 @@ class Terminal:
         self.size(80, 24)
         self.child = subprocess.Popen(
             ["setsid", "--ctty", sys.executable, "-m", "dlpipe", *words],
-            env={**command._environment(), "TERM": "xterm"},
+            env={**command.environment(), "TERM": "xterm"},
             cwd=command.home.parent,
             stdin=slave,
             stdout=slave,
