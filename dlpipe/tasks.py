@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -13,13 +14,15 @@ from celery.result import EagerResult
 from dlpipe import wiring
 from dlpipe.celery import CeleryPublisher, app
 from dlpipe.core.downloads import StartAnswer
-from dlpipe.core.errors import DlpipeError
+from dlpipe.core.errors import DlpipeError, LeaseUnavailable
 from dlpipe.core.flow import Queue
+from dlpipe.core.model import Scope
 from dlpipe.pipeline import dispatch as dispatching
 from dlpipe.pipeline import planner, runner, torrent_files, torrent_sync, torrents
 from dlpipe.pipeline import reconcile as healing
 from dlpipe.pipeline.deps import Deps
 from dlpipe.pipeline.planner import PlanSummary
+from dlpipe.pipeline.top import Watcher
 from dlpipe.pipeline.torrents import TorrentDeps
 
 __all__ = ["deps", "plan", "plan_many", "start_download", "torrent_deps"]
@@ -114,6 +117,10 @@ class _Messages:
         CeleryPublisher(app).send(register_download.name, job_ids)
 
 
+def watcher(scope: Scope) -> Watcher:
+    return wiring.watcher(lambda: CeleryPublisher(app), scope)
+
+
 def torrent_deps() -> TorrentDeps:
     return wiring.torrents(lambda: CeleryPublisher(app), _Messages())
 
@@ -145,7 +152,14 @@ def dispatch() -> str:
 @app.task(name="dlpipe.reconcile")
 def reconcile() -> str:
     with wiring.single_flight("reconcile", ttl_s=2 * wiring.settings().heal.deadline_s) as ours:
-        return str(healing.reconcile(deps())) if ours else "another one is at it"
+        return str(remembered(healing.reconcile(deps()))) if ours else "another one is at it"
+
+
+def remembered(report: healing.Report) -> healing.Report:
+    """A round that was carried out, so that `dlpipe top` can tell what it found."""
+    with suppress(LeaseUnavailable):
+        wiring.watch().put_round(report.counts())
+    return report
 
 
 @app.task(name="dlpipe.sync_torrents")

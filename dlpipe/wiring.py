@@ -25,6 +25,7 @@ from dlpipe.core import crash
 from dlpipe.core.downloads import Removal, Sharing
 from dlpipe.core.errors import Misconfigured
 from dlpipe.core.flow import Queue
+from dlpipe.core.model import Scope
 from dlpipe.core.ports import Publisher, TorrentClient
 from dlpipe.core.quota import QuotaPolicy
 from dlpipe.core.resume import ResumePolicy
@@ -41,7 +42,9 @@ from dlpipe.lease.beat import SingleFlight
 from dlpipe.lease.lock import RedisLeases
 from dlpipe.lease.progress import RedisProgress
 from dlpipe.lease.reservations import RedisReservations
+from dlpipe.lease.watch import RedisWatch
 from dlpipe.pipeline.deps import Deps, HealPolicy, Policy, StreamPolicy
+from dlpipe.pipeline.top import Watcher
 from dlpipe.pipeline.torrents import DownloadPolicy, Messages, TorrentDeps
 from dlpipe.settings import Settings
 
@@ -315,6 +318,22 @@ def _leases() -> RedisLeases:
             return unit.jobs.renew(claims, ttl_s)
 
     return RedisLeases(redis_client(), ttl_s=chosen.lease.ttl_s, renew_s=chosen.lease.renew_s, mirror=mirror)
+
+
+@cache
+def watch() -> RedisWatch:
+    return RedisWatch(_impatient_redis())
+
+
+def watcher(publisher: Callable[[], Publisher], scope: Scope) -> Watcher:
+    """What looks at all of it again and again, and waits for nobody long."""
+    chosen = settings()
+    return Watcher(database(), RedisProgress(_impatient_redis()), watch(), publisher(), policy(chosen), scope)
+
+
+@cache
+def _impatient_redis() -> redis.Redis:
+    return redis.Redis.from_url(settings().redis_uri, socket_timeout=1, socket_connect_timeout=1)
 
 
 def single_flight(name: str, ttl_s: float) -> SingleFlight:

@@ -64,9 +64,11 @@ def reconcile(dry_run: bool, as_json: bool) -> int:
     next one goes on where it stops.
     """
     from dlpipe.pipeline.reconcile import reconcile as heal
-    from dlpipe.tasks import deps
+    from dlpipe.tasks import deps, remembered
 
     report = heal(deps(), dry_run=dry_run)
+    if not dry_run:
+        remembered(report)
     if as_json:
         findings = [asdict(finding) for finding in report.findings]
         output.as_json({**report.counts(), "dry_run": dry_run, "findings": findings})

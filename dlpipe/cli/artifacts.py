@@ -112,7 +112,7 @@ def open_(artifact_uuid: str, to: str | None, tenant_id: str, project_id: str, a
 Examples:
   dlpipe export --jsonl > manifest.jsonl
   dlpipe export --csv -o manifest.csv
-  dlpipe export --parquet -o manifest.parquet      (needs: pip install pyarrow)
+  dlpipe export --parquet -o manifest.parquet      (needs: pip install 'dlpipe[parquet]')
 
 \b
 A FILE is there when all of it is written, and not before.
@@ -153,12 +153,12 @@ def _writer(format_: str, file: Path | None) -> Write:
     if file is None:
         raise click.UsageError("A Parquet file is not for a terminal or a pipe: name it with -o FILE.")
     try:
-        import pyarrow  # type: ignore[import-not-found,import-untyped,unused-ignore]  # noqa: F401
+        import pyarrow  # type: ignore[import-untyped]  # noqa: F401
     except ImportError:
         raise InvalidInput(
             "Parquet needs pyarrow, which is not installed",
             code="pyarrow_missing",
-            hint="Install it (pip install pyarrow), or use --jsonl or --csv.",
+            hint="Install it (pip install 'dlpipe[parquet]'), or use --jsonl or --csv.",
         ) from None
     return _parquet
 
@@ -195,8 +195,8 @@ def _plain(value: object) -> object:
 
 
 def _parquet(rows: Iterable[Told], stream: IO[bytes]) -> int:
-    import pyarrow as arrow  # type: ignore[import-not-found,import-untyped,unused-ignore]
-    import pyarrow.parquet as parquet  # type: ignore[import-not-found,import-untyped,unused-ignore]
+    import pyarrow as arrow
+    import pyarrow.parquet as parquet  # type: ignore[import-untyped]
 
     kinds = {"created_at": arrow.timestamp("ms", tz="UTC"), "avg_write_mibps": arrow.float64()}
     kinds |= dict.fromkeys(_WHOLE_NUMBERS, arrow.int64())

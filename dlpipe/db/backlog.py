@@ -133,6 +133,7 @@ class SqlBacklog:
                 due_at=now(),
                 attempts=0,
                 purpose=Purpose.REPAIR.value,
+                replay_from=None,
             )
         )
         if changed.rowcount == 0:

@@ -93,7 +93,7 @@ class SqlJobs:
     def advance(self, job: ArtifactJob, stage: StageRow, target: State) -> None:
         allowed = states.sources(target, Moment.FINISH, stage.name)
         ended = states.is_terminal(target, retry_due=False)
-        values = {"published_at": None, "purpose": None} if ended else {"published_at": now()}
+        values = {"published_at": None, "purpose": None, "replay_from": None} if ended else {"published_at": now()}
         changed = guarded(job, allowed).values(state=target.value, **FREE, **values)
         if self._connection.execute(changed).rowcount == 0:
             raise_why(self._connection, job, target, allowed)

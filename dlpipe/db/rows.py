@@ -34,6 +34,7 @@ def job_from(row: Any, scope: Scope, *, lease_live: bool = False) -> ArtifactJob
         due_at=row.due_at,
         published_at=row.published_at,
         purpose=Purpose(row.purpose) if row.purpose else None,
+        replay_from=row.replay_from,
     )
 
 

@@ -91,6 +91,9 @@ class Registry(Protocol):
     def add_artifact(self, record: ArtifactRecord) -> None:
         """Register a result and link it to its job; the same record again changes nothing."""
 
+    def newest_result(self, job_id: str) -> ArtifactRecord | None:
+        """The result that the job's latest run brought, or found unchanged."""
+
     def result_of(self, job_id: str, sha256: str) -> ArtifactRecord | None:
         """The newest result of the job that is these bytes."""
 
@@ -104,6 +107,9 @@ class Registry(Protocol):
         """The file is there and right: no artifact whose file it is stays marked. Answer how many were."""
 
     def see_url(self, tenant_id: str, canonical_url: str, blob: KnownBlob) -> None: ...
+
+    def recall_url(self, tenant_id: str, canonical_url: str, blob: KnownBlob, artifact_uuid: str) -> None:
+        """Know the URL by these bytes as when that artifact was made; a row that is there stays as it is."""
 
     def see_again(self, tenant_id: str, canonical_url: str, sha256: str) -> None:
         """The URL still gives these bytes, as of now; a row that tells of other bytes stays as it is."""
