@@ -203,6 +203,7 @@ class ArtifactJob:
     published_at: datetime | None = None
     purpose: Purpose | None = None
     """Why this run, or the next one, happens; None: the file is wanted."""
+    request_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
