@@ -70,4 +70,4 @@ class SqlFigures:
         return Totals(by_status, dead, stored.n, int(stored.size), faulty or 0)
 
     def _one(self, index: str, query: Any) -> Any:
-        return self._connection.execute(through(index, query)).one()
+        return self._connection.execute(through(index, query.select_from(artifact_jobs))).one()

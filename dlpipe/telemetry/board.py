@@ -20,7 +20,7 @@ from collections import Counter
 log = logging.getLogger(__name__)
 
 SLOTS = 256
-ENTRIES = 512
+ENTRIES = 1024
 """Numbers in one slot. Names come from closed sets, so this is a bound against mistakes."""
 _ENTRY = 128
 _VALUE = struct.Struct("<d")
@@ -36,7 +36,9 @@ class Board:
         self._slots = slots
         # Pages that nobody writes to are never there; a file on a full disk would end its writer instead.
         self._memory = mmap.mmap(-1, slots * ENTRIES * _ENTRY)
-        self._locks = tempfile.TemporaryFile()  # noqa: SIM115 - open for as long as the board is there
+        with tempfile.TemporaryFile() as file:
+            self._locks = os.dup(file.fileno())  # of a file without a name or a byte, for its record locks
+        weakref.finalize(self, os.close, self._locks)
         self._forget()
         this = weakref.ref(self)
 

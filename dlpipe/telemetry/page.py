@@ -8,7 +8,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 from wsgiref.simple_server import WSGIServer
 
 from prometheus_client import CollectorRegistry, generate_latest, start_http_server
@@ -22,6 +22,14 @@ from dlpipe.telemetry.tally import SUM
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+
+
+class Collector(Protocol):
+    """What prometheus-client asks for metrics at each scrape."""
+
+    def collect(self) -> Iterator[Metric]: ...
+
+
 Values = Mapping[tuple[str, ...], float]
 SHARE = 0.05
 """Of the time, how much may be spent on counting what is asked for again and again."""
@@ -153,12 +161,25 @@ def _histogram(one: Series, values: Values) -> Metric:
     return family
 
 
-def text(*collectors: Happened | Standing) -> str:
-    """The page as it is served."""
+class _Fixed:
+    def __init__(self, values: Mapping[str, Values]) -> None:
+        self._values = values
+
+    def collect(self) -> Iterator[Metric]:
+        for name, found in self._values.items():
+            yield _plain(series.ALL[name], found)
+
+
+def of_ledger(waiting: Waiting, totals: Totals) -> str:
+    """The part of the page that the ledger alone can tell."""
+    return text(_Fixed({**of_waiting(waiting), **of_totals(totals)}))
+
+
+def text(*collectors: Collector) -> str:
     return generate_latest(_registry(collectors)).decode()
 
 
-def _registry(collectors: Iterable[Happened | Standing]) -> CollectorRegistry:
+def _registry(collectors: Iterable[Collector]) -> CollectorRegistry:
     registry = CollectorRegistry(auto_describe=False)
     for one in collectors:
         registry.register(one)
@@ -168,7 +189,7 @@ def _registry(collectors: Iterable[Happened | Standing]) -> CollectorRegistry:
 # ── serving it ────────────────────────────────────────────────────────────────────────────────────
 
 
-def serve(address: str, port: int, collectors: Sequence[Happened | Standing]) -> threading.Thread:
+def serve(address: str, port: int, collectors: Sequence[Collector]) -> threading.Thread:
     """Show the page from threads of this process; an address that is taken is tried again and again."""
     registry = _registry(collectors)
 

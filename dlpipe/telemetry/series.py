@@ -29,6 +29,11 @@ class Series:
     labels: tuple[str, ...] = ()
     shown: tuple[tuple[str, ...], ...] = ()
 
+    @property
+    def title(self) -> str:
+        """The name that a query uses; of a histogram, what stands before `_bucket`, `_sum` and `_count`."""
+        return f"{self.name}_total" if self.kind is Kind.COUNTER else self.name
+
 
 _C, _G = Kind.COUNTER, Kind.GAUGE
 _STAGES = tuple((row.name,) for row in flow.STAGES)
