@@ -19,6 +19,7 @@ def in_child(work: Callable[[], object]) -> int:
     told, tell = os.pipe()
     pid = os.fork()
     if pid == 0:
+        signal.alarm(20)  # one that is stuck must not outlive its test
         try:
             work()
             os.write(tell, b"done")
