@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -15,7 +16,7 @@ from dlpipe import wiring
 from dlpipe.celery import CeleryPublisher, app
 from dlpipe.core.downloads import StartAnswer
 from dlpipe.core.errors import DlpipeError, LeaseUnavailable
-from dlpipe.core.flow import Queue
+from dlpipe.core.flow import STAGES, Queue
 from dlpipe.core.model import Scope
 from dlpipe.pipeline import dispatch as dispatching
 from dlpipe.pipeline import planner, runner, torrent_files, torrent_sync, torrents
@@ -182,6 +183,11 @@ def _before_work(**_: Any) -> None:
         raise SystemExit(2) from error
 
 
+@signals.worker_init.connect(weak=False)
+def _before_children(**_: Any) -> None:
+    wiring.count_here()
+
+
 @signals.worker_process_init.connect(weak=False)
 def _in_child(**_: Any) -> None:
     wiring.die_with_parent()
@@ -190,6 +196,13 @@ def _in_child(**_: Any) -> None:
 @signals.worker_ready.connect(weak=False)
 def _at_start(**_: Any) -> None:
     reconcile.apply_async(queue=Queue.BEAT.value)
+    wiring.show_metrics(CeleryPublisher(app).depths)
+
+
+@signals.after_setup_logger.connect(weak=False)
+@signals.after_setup_task_logger.connect(weak=False)
+def _dress_lines(logger: logging.Logger, **_: Any) -> None:
+    wiring.dress_lines(logger, [f"dlpipe.{row.name}" for row in STAGES])
 
 
 @signals.worker_shutting_down.connect(weak=False)

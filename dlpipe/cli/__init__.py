@@ -45,6 +45,7 @@ _COMMANDS = {
     "torrents": ("dlpipe.cli.torrents", "Let qBittorrent transfer torrents, and follow them."),
     "reconcile": ("dlpipe.cli.admin", "Heal now what crashes left behind, instead of at the next beat."),
     "verify": ("dlpipe.cli.verify", "Check the whole against itself: every file, row and pointer."),
+    "metrics": ("dlpipe.cli.metrics", "Print the ledger's figures for Prometheus."),
     "migrate": ("dlpipe.cli.admin", "Bring the ledger's tables to this version."),
     "doctor": ("dlpipe.cli.admin", "List all settings with their source, and check what they point to."),
     "completion": ("dlpipe.cli.completion", "Print the script that lets a shell complete these commands."),

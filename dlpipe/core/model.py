@@ -205,6 +205,7 @@ class ArtifactJob:
     """Why this run, or the next one, happens; None: the file is wanted."""
     replay_from: str | None = None
     """The stage from which a replay does it all again."""
+    request_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -88,10 +88,7 @@ class SqlBacklog:
         if after is not None:
             behind = sa.and_(_T.lease_until == after.until, _T.job_id > after.job.job_id)
             query = query.where(_T.lease_until >= after.until, sa.or_(_T.lease_until > after.until, behind))
-        return [
-            Held(job_from(row, Scope(row.tenant_id, row.project_id)), row.lease_owner, row.lease_until)
-            for row in self._connection.execute(query)
-        ]
+        return [Held(_job(row), row.lease_owner, row.lease_until) for row in self._connection.execute(query)]
 
     def orphan(self, held: Held, write: FailureWrite | None) -> bool:
         ends = write is not None
@@ -155,7 +152,7 @@ class SqlBacklog:
         row = self._connection.execute(
             sa.select(*JOB_COLUMNS).join(jobs, jobs.c.job_id == _T.job_id).where(_T.job_id == job_id)
         ).first()
-        return job_from(row, Scope(row.tenant_id, row.project_id)) if row else None
+        return _job(row) if row else None
 
     def clear_mirror(self, held: Held) -> bool:
         ended = sorted(state.value for state in states.FINISHED)
@@ -197,6 +194,10 @@ class SqlBacklog:
                 self._connection.scalars(sa.select(jobs.c.job_id).where(jobs.c.job_id.in_(ids[begin : begin + _CHUNK])))
             )
         return found
+
+
+def _job(row: Any) -> ArtifactJob:
+    return job_from(row, Scope(row.tenant_id, row.project_id), request_id=row.request_id)
 
 
 def _hint(row: Any) -> Hint:

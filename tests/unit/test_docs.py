@@ -12,6 +12,7 @@ import click
 import pytest
 
 from dlpipe import cli, settings, verify
+from dlpipe.telemetry import series
 from ops import docs
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -126,6 +127,21 @@ def test_findings_of_the_checker_are_listed_with_their_sentences() -> None:
     section = OPERATIONS.split("\n## Checking the whole\n")[1].split("\n## ")[0]
     listed = re.findall(r"^\| `([a-z_]+)` \| (.+) \|$", section, re.MULTILINE)
     assert listed == [*verify.FINDINGS.items(), *verify.NOTES.items()]
+
+
+# ── metrics ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_metrics_are_listed_with_their_labels_and_meaning() -> None:
+    section = OPERATIONS.split("\n## Metrics\n")[1].split("\n## ")[0]
+    listed = re.findall(r"^\| `(dlpipe_[a-z_]+)` \| ([^|]*)\| (.+) \|$", section, re.MULTILINE)
+    wanted = [(one.title, " ".join(f"`{label}`" for label in one.labels), one.help) for one in series.ALL.values()]
+    assert [(name, labels.strip(), meaning) for name, labels, meaning in listed] == wanted
+
+
+def test_metrics_named_beside_the_table_exist() -> None:
+    section = OPERATIONS.split("\n## Metrics\n")[1].split("\n## ")[0]
+    assert set(re.findall(r"\bdlpipe_[a-z_]+", section)) == {one.title for one in series.ALL.values()}
 
 
 # ── error codes ───────────────────────────────────────────────────────────────────────────────────

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from dlpipe.core.downloads import Downloads
+from dlpipe.core.figures import Totals, Waiting
 from dlpipe.core.flow import OpType
 from dlpipe.core.model import ArtifactJob, ArtifactRecord, Fault, Scope
 from dlpipe.core.ports.jobs import Backlog, Jobs, Owned
@@ -127,6 +128,15 @@ class Cursors(Protocol):
     def put(self, name: str, position: str) -> None: ...
 
 
+class Figures(Protocol):
+    """How much there is, over all tenants."""
+
+    def waiting(self) -> Waiting: ...
+
+    def totals(self) -> Totals:
+        """Reads whole tables: not to be asked for often."""
+
+
 class Unit(Protocol):
     """One transaction and the repositories that share it."""
 
@@ -142,6 +152,8 @@ class Unit(Protocol):
     def cursors(self) -> Cursors: ...
     @property
     def torrents(self) -> Downloads: ...
+    @property
+    def figures(self) -> Figures: ...
 
     def owned(self, scope: Scope) -> Owned:
         """There is no other way to an owner's jobs, so that no query can forget whose they are."""
