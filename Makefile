@@ -57,10 +57,11 @@ format: setup ## Format, and mend what ruff can mend
 	$(BIN)/ruff format $(PYTHON_FILES)
 
 .PHONY: docs
-docs: setup ## Draw the state machines and tables of the docs from the code
+docs: setup ## Draw the state machines, tables and commands of the docs from the code
 	$(BIN)/python ops/docs.py
 	$(BIN)/python ops/docs_torrents.py
 	$(BIN)/python ops/docs_model.py
+	$(BIN)/python ops/docs_commands.py
 
 .PHONY: crash
 crash: setup ## Every crash point times every fault, and each system call of publishing; some minutes

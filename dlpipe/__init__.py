@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         open_artifact,
         pause_job,
         refresh_job,
+        replay_job,
         resume_job,
         retry_job,
     )
@@ -57,6 +58,7 @@ __all__ = [
     "plan",
     "plan_many",
     "refresh_job",
+    "replay_job",
     "resume_job",
     "retry_job",
     "start_download",

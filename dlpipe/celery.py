@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -105,13 +105,24 @@ class CeleryPublisher:
         return {str(getattr(route["queue"], "name", route["queue"])) for route in routed}
 
     def waiting(self) -> int | None:
+        found = self._depths(self._queues())
+        return None if found is None else sum(found.values())
+
+    def depths(self) -> Mapping[str, int]:
+        """How many messages wait in each queue that stages, or this app's configuration, know of."""
+        found = self._depths({*self._queues(), *(str(name) for name in self._app.amqp.queues)})
+        if found is None:
+            raise BrokerUnavailable("the broker did not answer")
+        return found
+
+    def _depths(self, queues: Collection[str]) -> dict[str, int] | None:
         gone: tuple[type[BaseException], ...] = (OperationalError, OSError)
         try:
             with self._app.pool.acquire(block=True, timeout=10) as acquired:
                 connection: Any = acquired
                 gone = (*gone, *connection.connection_errors, *connection.channel_errors)
                 channel = _connected(connection)
-                return sum(_depth(channel, queue) for queue in self._queues())
+                return {queue: _depth(channel, queue) for queue in queues}
         except gone:
             return None
 

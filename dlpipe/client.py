@@ -40,6 +40,7 @@ __all__ = [
     "open_artifact",
     "pause_job",
     "refresh_job",
+    "replay_job",
     "resume_job",
     "retry_job",
 ]
@@ -251,6 +252,21 @@ def retry_job(job_id: str, *, tenant_id: str = DEFAULT_TENANT, project_id: str =
 def refresh_job(job_id: str, *, tenant_id: str = DEFAULT_TENANT, project_id: str = DEFAULT_PROJECT) -> Job | None:
     """Ask the server again for a finished job's file; how the job stands then, None when it is not known here."""
     return wishes.refresh(tasks.deps(), Scope(tenant_id, project_id), job_id)
+
+
+def replay_job(
+    job_id: str,
+    *,
+    from_stage: str = "stream",
+    tenant_id: str = DEFAULT_TENANT,
+    project_id: str = DEFAULT_PROJECT,
+) -> Job | None:
+    """Do a job's stages again from its stored file, without the network; how it stands then, None when not known here.
+
+    Args:
+        from_stage: the first stage that is done again: stream (reads and hashes all bytes), finalize, index or dedupe.
+    """
+    return wishes.replay(tasks.deps(), Scope(tenant_id, project_id), job_id, from_stage)
 
 
 def job_id_for(url: str, **fields: Any) -> str:

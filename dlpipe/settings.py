@@ -7,6 +7,7 @@ an error at start; secrets are never printed. Relative paths are those of the fo
 from __future__ import annotations
 
 import difflib
+import ipaddress
 import os
 import re
 import socket
@@ -220,6 +221,22 @@ class Worker(_Section):
     threads: int = Field(4, ge=1, le=256)
 
 
+class Metrics(_Section):
+    """The page for Prometheus; without `port` there is none."""
+
+    listen: str = "127.0.0.1"
+    port: int | None = Field(None, ge=1, le=65_000)
+    refresh_s: float = Field(10.0, ge=0)
+
+    @model_validator(mode="after")
+    def _an_address(self) -> Metrics:
+        try:
+            ipaddress.ip_address(self.listen)
+        except ValueError:
+            raise ValueError("listen must be an IP address, for example 127.0.0.1") from None
+        return self
+
+
 class Broker(_Section):
     ack_emulation: bool = False
 
@@ -231,6 +248,7 @@ class Settings(_Section):
     broker_url: SecretStr | None = None
     node: str = Field(default_factory=socket.gethostname, min_length=1, max_length=128)
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
+    log_format: Literal["text", "json"] = "text"
     allow_private: bool = False
     offline: bool = False
     lease: Lease = Lease()
@@ -245,6 +263,7 @@ class Settings(_Section):
     torrents: Torrents = Torrents()
     worker: Worker = Worker()
     broker: Broker = Broker()
+    metrics: Metrics = Metrics()
 
     @model_validator(mode="after")
     def _redis_for_leases(self) -> Settings:

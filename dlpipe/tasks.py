@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -13,13 +15,15 @@ from celery.result import EagerResult
 from dlpipe import wiring
 from dlpipe.celery import CeleryPublisher, app
 from dlpipe.core.downloads import StartAnswer
-from dlpipe.core.errors import DlpipeError
-from dlpipe.core.flow import Queue
+from dlpipe.core.errors import DlpipeError, LeaseUnavailable
+from dlpipe.core.flow import STAGES, Queue
+from dlpipe.core.model import Scope
 from dlpipe.pipeline import dispatch as dispatching
 from dlpipe.pipeline import planner, runner, torrent_files, torrent_sync, torrents
 from dlpipe.pipeline import reconcile as healing
 from dlpipe.pipeline.deps import Deps
 from dlpipe.pipeline.planner import PlanSummary
+from dlpipe.pipeline.top import Watcher
 from dlpipe.pipeline.torrents import TorrentDeps
 
 __all__ = ["deps", "plan", "plan_many", "start_download", "torrent_deps"]
@@ -114,6 +118,10 @@ class _Messages:
         CeleryPublisher(app).send(register_download.name, job_ids)
 
 
+def watcher(scope: Scope) -> Watcher:
+    return wiring.watcher(lambda: CeleryPublisher(app), scope)
+
+
 def torrent_deps() -> TorrentDeps:
     return wiring.torrents(lambda: CeleryPublisher(app), _Messages())
 
@@ -145,7 +153,14 @@ def dispatch() -> str:
 @app.task(name="dlpipe.reconcile")
 def reconcile() -> str:
     with wiring.single_flight("reconcile", ttl_s=2 * wiring.settings().heal.deadline_s) as ours:
-        return str(healing.reconcile(deps())) if ours else "another one is at it"
+        return str(remembered(healing.reconcile(deps()))) if ours else "another one is at it"
+
+
+def remembered(report: healing.Report) -> healing.Report:
+    """A round that was carried out, so that `dlpipe top` can tell what it found."""
+    with suppress(LeaseUnavailable):
+        wiring.watch().put_round(report.counts())
+    return report
 
 
 @app.task(name="dlpipe.sync_torrents")
@@ -168,6 +183,11 @@ def _before_work(**_: Any) -> None:
         raise SystemExit(2) from error
 
 
+@signals.worker_init.connect(weak=False)
+def _before_children(**_: Any) -> None:
+    wiring.count_here()
+
+
 @signals.worker_process_init.connect(weak=False)
 def _in_child(**_: Any) -> None:
     wiring.die_with_parent()
@@ -176,6 +196,13 @@ def _in_child(**_: Any) -> None:
 @signals.worker_ready.connect(weak=False)
 def _at_start(**_: Any) -> None:
     reconcile.apply_async(queue=Queue.BEAT.value)
+    wiring.show_metrics(CeleryPublisher(app).depths)
+
+
+@signals.after_setup_logger.connect(weak=False)
+@signals.after_setup_task_logger.connect(weak=False)
+def _dress_lines(logger: logging.Logger, **_: Any) -> None:
+    wiring.dress_lines(logger, [f"dlpipe.{row.name}" for row in STAGES])
 
 
 @signals.worker_shutting_down.connect(weak=False)

@@ -10,7 +10,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -24,8 +24,11 @@ from dlpipe import settings as knobs
 from dlpipe.core import crash
 from dlpipe.core.downloads import Removal, Sharing
 from dlpipe.core.errors import Misconfigured
+from dlpipe.core.events import Silent
+from dlpipe.core.figures import Totals, Waiting
 from dlpipe.core.flow import Queue
 from dlpipe.core.layout import Equal
+from dlpipe.core.model import Scope
 from dlpipe.core.ports import BlobStore, Publisher, TorrentClient
 from dlpipe.core.quota import QuotaPolicy
 from dlpipe.core.resume import ResumePolicy
@@ -42,7 +45,9 @@ from dlpipe.lease.beat import SingleFlight
 from dlpipe.lease.lock import RedisLeases
 from dlpipe.lease.progress import RedisProgress
 from dlpipe.lease.reservations import RedisReservations
+from dlpipe.lease.watch import RedisWatch
 from dlpipe.pipeline.deps import Deps, HealPolicy, Policy, StreamPolicy
+from dlpipe.pipeline.top import Watcher
 from dlpipe.pipeline.torrents import DownloadPolicy, Messages, TorrentDeps
 from dlpipe.settings import Settings
 
@@ -50,18 +55,24 @@ if TYPE_CHECKING:
     from dlpipe.net.client import Hub
     from dlpipe.net.line import RedisLine
     from dlpipe.net.policy import NetPolicy
+    from dlpipe.telemetry.page import Standing
+    from dlpipe.telemetry.tally import Tally
 
 __all__ = [
+    "count_here",
     "database",
     "deps",
     "die_with_parent",
+    "dress_lines",
     "give_up_leases",
     "loaded",
     "prepare",
     "private_redis",
     "settings",
+    "show_metrics",
     "single_flight",
     "stack",
+    "standing",
     "torrents",
 ]
 
@@ -69,6 +80,7 @@ log = logging.getLogger(__name__)
 _HELPER_THREADS = 2
 _lock = threading.RLock()
 _built: dict[int, Deps] = {}
+_counting: list[Tally] = []
 
 
 @cache
@@ -113,6 +125,7 @@ def _build(chosen: Settings, publisher: Publisher) -> Deps:
         parse_url=urls.parse,
         policy=policy(chosen),
         forbidden=lambda host, port: guard.forbidden(host, port, net),
+        telemetry=_counting[0] if _counting else Silent(),
     )
 
 
@@ -354,6 +367,22 @@ def _leases() -> RedisLeases:
     return RedisLeases(redis_client(), ttl_s=chosen.lease.ttl_s, renew_s=chosen.lease.renew_s, mirror=mirror)
 
 
+@cache
+def watch() -> RedisWatch:
+    return RedisWatch(_impatient_redis())
+
+
+def watcher(publisher: Callable[[], Publisher], scope: Scope) -> Watcher:
+    """What looks at all of it again and again, and waits for nobody long."""
+    chosen = settings()
+    return Watcher(database(), RedisProgress(_impatient_redis()), watch(), publisher(), policy(chosen), scope)
+
+
+@cache
+def _impatient_redis() -> redis.Redis:
+    return redis.Redis.from_url(settings().redis_uri, socket_timeout=1, socket_connect_timeout=1)
+
+
 def single_flight(name: str, ttl_s: float) -> SingleFlight:
     chosen = settings()
     rest_s = min(1.0, chosen.dispatch.every_s / 2, chosen.heal.every_s / 2, chosen.torrents.every_s / 2)
@@ -377,16 +406,19 @@ def stack(on_worker_death: Callable[[int], object]) -> Stack | None:
     celery = [sys.executable, "-P", "-m", "celery", "--workdir", str(chosen.home_dir), "-A", "dlpipe"]
     quiet = ["--without-mingle", "--without-gossip", "-l", chosen.log_level]
 
-    def worker(service: str, node: str, threads: int, which: str) -> Service:
-        pool = ["-P", "threads", "-c", str(threads), which, Queue.NET.value]
-        return Service(service, [*celery, "worker", *pool, "-n", f"{node}@%h", *quiet])
+    port = chosen.metrics.port
 
-    workers = [
-        worker(f"worker{n}", f"w{n}", chosen.worker.threads, "-Q") for n in range(1, chosen.worker.processes + 1)
-    ]
+    def worker(number: int, service: str, node: str, threads: int, which: str) -> Service:
+        pool = ["-P", "threads", "-c", str(threads), which, Queue.NET.value]
+        # Each has a page of its own, on the ports from the set one on.
+        env = {} if port is None else {"DLPIPE_METRICS_PORT": str(port + number)}
+        return Service(service, [*celery, "worker", *pool, "-n", f"{node}@%h", *quiet], env)
+
+    count = chosen.worker.processes
+    workers = [worker(n, f"worker{n + 1}", f"w{n + 1}", chosen.worker.threads, "-Q") for n in range(count)]
     # One for all other queues, those of a celeryconfig.py as well: slow servers can hold every thread of the
     # workers, and finished files must not wait for them.
-    helper = worker("helper", "helper", _HELPER_THREADS, "-X")
+    helper = worker(count, "helper", "helper", _HELPER_THREADS, "-X")
     schedule = chosen.home_dir / "run" / "beat-schedule"
     beat = Service("beat", [*celery, "beat", "-s", str(schedule), "--pidfile", "", "-l", chosen.log_level])
     here = str(Path(__file__).resolve().parent.parent)
@@ -403,6 +435,55 @@ def prepare() -> None:
         with _usable(settings().home_dir):
             own.keep()
     database()
+
+
+# ── telemetry ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def count_here() -> None:
+    """In a worker's main process, before it forks: from now on it and its children count together (ADR 30)."""
+    if settings().metrics.port is not None and not _counting:
+        from dlpipe.telemetry.board import Board
+        from dlpipe.telemetry.tally import Tally
+
+        _counting.append(Tally(Board()))
+
+
+def show_metrics(depths: Callable[[], Mapping[str, int]]) -> None:
+    """Serve the page, once the first children are there: they need not know of its socket."""
+    chosen = settings().metrics
+    if chosen.port is not None and _counting:
+        from dlpipe.telemetry import page
+
+        page.serve(chosen.listen, chosen.port, [page.Happened(_counting[0].read), standing(depths)])
+
+
+def standing(depths: Callable[[], Mapping[str, int]] | None = None) -> Standing:
+    """What stands in the ledger, and waits in the broker, as figures that are asked for now and then."""
+    from dlpipe.telemetry.page import Paced, Standing
+
+    def waiting() -> Waiting:
+        with database().read() as unit:
+            return unit.figures.waiting()
+
+    def totals() -> Totals:
+        with database().read() as unit:
+            return unit.figures.totals()
+
+    every_s = settings().metrics.refresh_s
+    return Standing(Paced(waiting, every_s), Paced(totals, every_s), Paced(depths, every_s) if depths else None)
+
+
+def dress_lines(logger: logging.Logger, tasks: Collection[str]) -> None:
+    """Let a logger of Celery's write our lines; of `tasks` Celery itself says nothing but errors."""
+    from dlpipe.telemetry import lines
+
+    for one in (logger, logging.getLogger("multiprocessing")):
+        lines.dress(one, settings().log_format)
+    for name in ("celery.app.trace", "celery.worker.strategy"):
+        spoken = logging.getLogger(name)
+        if not any(isinstance(one, lines.Unless) for one in spoken.filters):
+            spoken.addFilter(lines.Unless(tasks))
 
 
 def give_up_leases() -> None:

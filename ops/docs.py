@@ -51,10 +51,11 @@ _FURTHER = """\
 ## A further run
 
 A job at a good end is due again when its owner wants a *refresh* (has the server something newer?), or when its file
-is found missing or damaged and is to be brought back by a *repair*. Until the run starts, the job waits in the state
-it has, its status is `pending`, and canceling takes the wish back. A job that is not at its end goes on only with what
-remains, which cannot bring a lost file back: such a job has failed, and is due from the start. The purpose stays with
-the job until it comes to a good end, over failures and retries. `CANCELED` alone is never left.
+is found missing or damaged and is to be brought back by a *repair*, or when its stages are to be done again from the
+stored file by a *replay*, which passes through the same states and asks no server. Until the run starts, the job waits
+in the state it has, its status is `pending`, and canceling takes the wish back. A job that is not at its end goes on
+only with what remains, which cannot bring a lost file back: such a job has failed, and is due from the start. The
+purpose stays with the job until it comes to a good end, over failures and retries. `CANCELED` alone is never left.
 
 What the job registered before stays registered and readable, whatever becomes of the further run.
 """

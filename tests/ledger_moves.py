@@ -180,8 +180,8 @@ class Moves:
             with self.database.write() as unit:
                 if made is not None:
                     unit.registry.add_artifact(made)
-                unit.ledger.finish(work.op, result, "ok")
                 unit.jobs.advance(work.job, flow.stage(work.stage), State(target))
+                unit.ledger.finish(work.op, result, "ok")
 
         if self._counts(work, record):
             job = self._job(work.job.job_id)
@@ -223,8 +223,8 @@ class Moves:
 
         def record() -> None:
             with self.database.write() as unit:
-                unit.ledger.fail(work.op, write.code)
                 unit.jobs.fail(work.job, write)
+                unit.ledger.fail(work.op, write.code)
 
         if self._counts(work, record):
             job, delay = self._job(work.job.job_id), write.due_after_s

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from importlib import import_module
 
 import click
+from click.exceptions import NoArgsIsHelpError
+from click.shell_completion import CompletionItem
 
 from dlpipe import __version__
 from dlpipe.core.errors import DlpipeError, InvalidInput, Misconfigured
 
 EXIT_OK, EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 0, 1, 2, 130
+EXITS = {
+    EXIT_OK: "all that was asked for is done",
+    EXIT_FAILED: "something failed or was refused, is unknown, or a service did not answer; the rest is done",
+    EXIT_USAGE: "wrong use, a setting that cannot be, or input that was refused as a whole: nothing has changed",
+    EXIT_INTERRUPTED: "interrupted by Ctrl-C; what was done by then stands, and the same command goes on from it",
+}
+"""What each exit status means, of every command; its own help says what that is in its case."""
 
 _COMMANDS = {
     "fetch": ("dlpipe.cli.fetch", "Fetch files now, on this machine, and wait for them."),
@@ -18,6 +28,7 @@ _COMMANDS = {
     "up": ("dlpipe.cli.stack", "Run workers, scheduler and a private Redis here until Ctrl-C."),
     "down": ("dlpipe.cli.stack", "End what `up` or `fetch` runs on this data directory."),
     "status": ("dlpipe.cli.stack", "Say what runs here and how many jobs stand where."),
+    "top": ("dlpipe.cli.top", "Watch the running pipeline."),
     "jobs": ("dlpipe.cli.jobs", "List jobs, the newest first."),
     "show": ("dlpipe.cli.jobs", "Show all that is known of a job."),
     "why": ("dlpipe.cli.jobs", "Say why a job is where it is, and what happens next."),
@@ -30,11 +41,14 @@ _COMMANDS = {
     "resume": ("dlpipe.cli.wishes", "Let paused jobs go on."),
     "retry": ("dlpipe.cli.wishes", "Try jobs again that failed for good."),
     "refresh": ("dlpipe.cli.wishes", "Ask whether servers have something newer, and fetch it."),
+    "replay": ("dlpipe.cli.wishes", "Do the stages of finished jobs again, without the network."),
     "torrents": ("dlpipe.cli.torrents", "Let qBittorrent transfer torrents, and follow them."),
     "reconcile": ("dlpipe.cli.admin", "Heal now what crashes left behind, instead of at the next beat."),
     "verify": ("dlpipe.cli.verify", "Check the whole against itself: every file, row and pointer."),
+    "metrics": ("dlpipe.cli.metrics", "Print the ledger's figures for Prometheus."),
     "migrate": ("dlpipe.cli.admin", "Bring the ledger's tables to this version."),
     "doctor": ("dlpipe.cli.admin", "List all settings with their source, and check what they point to."),
+    "completion": ("dlpipe.cli.completion", "Print the script that lets a shell complete these commands."),
 }
 
 _EPILOG = """\b
@@ -43,9 +57,11 @@ Examples:
   dlpipe fetch -i urls.txt --out ./papers --json
   dlpipe plan -i works.csv && dlpipe up
   dlpipe jobs --status failed
+  dlpipe plan --help
 
 \b
-Exit status: 0 all done, 1 something failed, 2 wrong use, 130 interrupted.
+Exit status: 0 all done, 1 something failed or was refused, 2 wrong use or a setting that cannot be, 130 interrupted
+(docs/commands.md).
 Settings come from DLPIPE_… variables and dlpipe.toml; `dlpipe doctor` lists them all.
 """
 
@@ -62,6 +78,11 @@ class _Lazy(click.Group):
         found: click.Command = getattr(module, f"{cmd_name}_" if hasattr(module, f"{cmd_name}_") else cmd_name)
         return found
 
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem[str]]:
+        """Without importing them all."""
+        found = [CompletionItem(n, help=text) for n, (_, text) in _COMMANDS.items() if n.startswith(incomplete)]
+        return found + click.Command.shell_complete(self, ctx, incomplete)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl([(name, text) for name, (_, text) in _COMMANDS.items()])
@@ -75,14 +96,19 @@ def dlpipe() -> None:
 
 def main(args: list[str] | None = None) -> None:
     """Run the command; every error of ours is a sentence on what happened and one on what to do."""
+    if "_DLPIPE_COMPLETE" in os.environ:
+        from dlpipe.cli.completion import answer
+
+        answer(dlpipe)
     try:
         code = dlpipe.main(args=args, prog_name="dlpipe", standalone_mode=False)
-    except click.UsageError as error:
+    except NoArgsIsHelpError as error:
         error.show()
         sys.exit(EXIT_USAGE)
-    except click.ClickException as error:
-        error.show()
-        sys.exit(EXIT_FAILED)
+    except click.UsageError as error:
+        click.echo(f"error: {error.format_message()} [usage_wrong]", err=True)
+        click.echo(f"  See: {error.ctx.command_path if error.ctx else 'dlpipe'} --help", err=True)
+        sys.exit(EXIT_USAGE)
     except (click.Abort, KeyboardInterrupt):
         click.echo("interrupted", err=True)
         sys.exit(EXIT_INTERRUPTED)

@@ -10,10 +10,20 @@ from typing import Any
 import click
 
 from dlpipe.cli import EXIT_FAILED, EXIT_OK, output
-from dlpipe.core.errors import DlpipeError
+from dlpipe.core.errors import DlpipeError, LeaseUnavailable
 
 
-@click.command()
+@click.command(
+    epilog="""\b
+Examples:
+  dlpipe migrate
+  dlpipe migrate --json
+
+\b
+Exit status: 0 the tables are as this version needs them, 1 the database did not answer, 2 wrong use, or the
+database is newer than this version.
+"""
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def migrate(as_json: bool) -> int:
     """Bring the ledger's tables to this version.
@@ -34,23 +44,31 @@ def migrate(as_json: bool) -> int:
     return EXIT_OK
 
 
-@click.command()
+@click.command(
+    epilog="""\b
+Examples:
+  dlpipe reconcile
+  dlpipe reconcile --dry-run --json
+
+\b
+Exit status: 0 the round is done, whatever it found, 1 the ledger did not answer, 2 wrong use, or a setting
+that cannot be.
+"""
+)
 @click.option("--dry-run", is_flag=True, help="Say what there is to do, and change nothing.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def reconcile(dry_run: bool, as_json: bool) -> int:
     """Heal now what crashes left behind, instead of at the next beat.
 
-    \b
-    dlpipe reconcile
-    dlpipe reconcile --dry-run --json
-
     One round, bounded as at the beat (heal.* in the settings): it goes on where the round before stopped, and the
     next one goes on where it stops.
     """
     from dlpipe.pipeline.reconcile import reconcile as heal
-    from dlpipe.tasks import deps
+    from dlpipe.tasks import deps, remembered
 
     report = heal(deps(), dry_run=dry_run)
+    if not dry_run:
+        remembered(report)
     if as_json:
         findings = [asdict(finding) for finding in report.findings]
         output.as_json({**report.counts(), "dry_run": dry_run, "findings": findings})
@@ -62,7 +80,16 @@ def reconcile(dry_run: bool, as_json: bool) -> int:
     return EXIT_OK
 
 
-@click.command()
+@click.command(
+    epilog="""\b
+Examples:
+  dlpipe doctor
+  DLPIPE_HOME=/srv/files dlpipe doctor --json
+
+\b
+Exit status: 0 all checks pass, 1 one does not, 2 wrong use, or a setting that cannot be.
+"""
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def doctor(as_json: bool) -> int:
     """List all settings with their source, and check what they point to. Secrets are not shown."""
@@ -86,9 +113,12 @@ def _checked(name: str, check: Callable[[], str]) -> dict[str, Any]:
         return {"check": name, "ok": True, "what": check()}
     except DlpipeError as error:
         return {"check": name, "ok": False, "what": f"{error.message} [{error.code}] {error.hint}"}
+    except OSError as error:
+        what = f"{error.strerror or type(error).__name__} [system_error] Look at the path and its permissions."
+        return {"check": name, "ok": False, "what": what}
     except Exception as error:
         # The text of a foreign error can hold an address with a password; its kind cannot.
-        return {"check": name, "ok": False, "what": f"{type(error).__name__}"}
+        return {"check": name, "ok": False, "what": f"{type(error).__name__} [error]"}
 
 
 def _ledger() -> str:
@@ -104,13 +134,18 @@ def _ledger() -> str:
 
 
 def _redis() -> str:
+    from redis import RedisError
+
     from dlpipe import wiring
     from dlpipe.embedded import stack
 
     chosen = wiring.settings()
     if chosen.private_redis and stack.running(chosen.home_dir) is None:
         return "private; starts with `dlpipe fetch` or `dlpipe up`"
-    wiring.redis_client().ping()
+    try:
+        wiring.redis_client().ping()
+    except RedisError as error:
+        raise LeaseUnavailable(f"Redis did not answer ({type(error).__name__})") from None
     return "answers"
 
 

@@ -17,6 +17,7 @@ from typing import IO, Any
 import click
 
 from dlpipe.cli import EXIT_OK, output
+from dlpipe.cli.completion import job_ids
 from dlpipe.cli.jobs import scoped, unknown
 from dlpipe.core.errors import InvalidInput
 from dlpipe.core.telemetry import COLUMNS, Told
@@ -34,9 +35,12 @@ Examples:
   dlpipe artifacts
   dlpipe artifacts JOB --json
   dlpipe artifacts --limit 1000 --after ARTIFACT
+
+\b
+Exit status: 0 told, 1 no such job here, or the ledger did not answer, 2 wrong use, or a setting that cannot be.
 """
 )
-@click.argument("job_id", metavar="[JOB]", required=False)
+@click.argument("job_id", metavar="[JOB]", required=False, shell_complete=job_ids)
 @click.option("--limit", type=click.IntRange(1, 100_000), default=50, show_default=True)
 @click.option("--after", metavar="ARTIFACT", help="Go on after this artifact of an earlier page.")
 @scoped
@@ -89,6 +93,7 @@ Examples:
 \b
 The file is the store's own and read-only: copy it before you change it. A signed link
 lets whoever has it read the file until it expires; there are none of files on a disk.
+Exit status: 0 printed, 1 no such artifact here, or its file is not there, 2 wrong use, or a setting that cannot be.
 """,
 )
 @click.argument("artifact_uuid", metavar="ARTIFACT")
@@ -146,10 +151,12 @@ def open_(
 Examples:
   dlpipe export --jsonl > manifest.jsonl
   dlpipe export --csv -o manifest.csv
-  dlpipe export --parquet -o manifest.parquet      (needs: pip install pyarrow)
+  dlpipe export --parquet -o manifest.parquet      (needs: pip install 'dlpipe[parquet]')
 
 \b
 A FILE is there when all of it is written, and not before.
+Exit status: 0 all is written, 1 the ledger did not answer or FILE cannot be written, 2 wrong use, or a setting that
+cannot be.
 """
 )
 @click.option("--jsonl", "format_", flag_value="jsonl", default=True, help="One JSON object a line (the default).")
@@ -185,12 +192,12 @@ def _writer(format_: str, file: Path | None) -> Write:
     if file is None:
         raise click.UsageError("A Parquet file is not for a terminal or a pipe: name it with -o FILE.")
     try:
-        import pyarrow  # type: ignore[import-not-found,import-untyped,unused-ignore]  # noqa: F401
+        import pyarrow  # type: ignore[import-untyped]  # noqa: F401
     except ImportError:
         raise InvalidInput(
             "Parquet needs pyarrow, which is not installed",
             code="pyarrow_missing",
-            hint="Install it (pip install pyarrow), or use --jsonl or --csv.",
+            hint="Install it (pip install 'dlpipe[parquet]'), or use --jsonl or --csv.",
         ) from None
     return _parquet
 
@@ -227,8 +234,8 @@ def _plain(value: object) -> object:
 
 
 def _parquet(rows: Iterable[Told], stream: IO[bytes]) -> int:
-    import pyarrow as arrow  # type: ignore[import-not-found,import-untyped,unused-ignore]
-    import pyarrow.parquet as parquet  # type: ignore[import-not-found,import-untyped,unused-ignore]
+    import pyarrow as arrow
+    import pyarrow.parquet as parquet  # type: ignore[import-untyped]
 
     kinds = {"created_at": arrow.timestamp("ms", tz="UTC"), "avg_write_mibps": arrow.float64()}
     kinds |= dict.fromkeys(_WHOLE_NUMBERS, arrow.int64())

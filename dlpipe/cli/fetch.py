@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ from typing import Any
 import click
 
 from dlpipe.cli import EXIT_FAILED, EXIT_OK, output, records
-from dlpipe.cli.inputs import inputs, requests
+from dlpipe.cli.inputs import Entry, Inputs, inputs
 from dlpipe.cli.placing import place_in, prepare
 from dlpipe.core.errors import StageFailure
 from dlpipe.core.urls import redact
@@ -28,6 +27,7 @@ NO_WORKER_S = 15.0
 Examples:
   dlpipe fetch https://example.org/a.pdf https://example.org/b.zip
   dlpipe fetch -i urls.txt --out ./papers
+  dlpipe fetch -i list.csv --map url=link --map work_id=doi --ignore-unknown --rejects bad.csv
   dlpipe fetch https://example.org/a.pdf --sha256 9f86d0…  --media-type application/pdf
   cat works.jsonl | dlpipe fetch -i - --json > results.jsonl
 
@@ -37,7 +37,8 @@ asks whether the server has something newer; an interrupted fetch goes on from t
 that was removed from the store is fetched again.
 Files under --out may be hardlinks of the store's and are read-only: copy one before you change it.
 Servers on this machine or in private networks are refused unless DLPIPE_ALLOW_PRIVATE=1.
-Exit status: 0 all completed or skipped, 1 some failed, 2 wrong use, 130 interrupted.
+Exit status: 0 all completed or skipped, 1 some failed or were refused, 2 wrong use, or refused as a whole (nothing
+was planned), 130 interrupted.
 """
 )
 @inputs
@@ -57,14 +58,14 @@ Exit status: 0 all completed or skipped, 1 some failed, 2 wrong use, 130 interru
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per job when it ends.")
 @click.option("-q", "--quiet", is_flag=True, help="No progress, only errors and results.")
 def fetch(
-    urls: tuple[str, ...], files: tuple[str, ...], format_: str, out: Path | None, timeout: float | None,
-    retry: bool, refresh: bool, as_json: bool, quiet: bool, **common: Any,
+    wanted: Inputs, out: Path | None, timeout: float | None, retry: bool, refresh: bool, as_json: bool, quiet: bool
 ) -> int:  # fmt: skip
     """Fetch files now, on this machine, and wait for them.
 
     Starts what it needs (a private Redis, workers, a scheduler) and ends it again; nothing to install.
     """
-    wanted = requests(urls, files, format_, refresh=refresh or None, **common)
+    wanted.given |= {"refresh": True} if refresh else {}
+    wanted.check()
     if out is not None:
         prepare(out)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -94,7 +95,7 @@ class _Fetch:
     ended: list[dict[str, Any]] = field(default_factory=list)
     waiting: dict[str, list[_Asked]] = field(default_factory=dict)
 
-    def run(self, wanted: Iterator[dict[str, Any]]) -> int:
+    def run(self, wanted: Inputs) -> int:
         from dlpipe import wiring
         from dlpipe.pipeline.reconcile import reconcile
         from dlpipe.tasks import deps
@@ -109,24 +110,16 @@ class _Fetch:
 
     # ── planning ──────────────────────────────────────────────────────────────────────────────────
 
-    def _plan(self, wanted: Iterator[dict[str, Any]]) -> None:
-        from dlpipe.pipeline.planner import Refusal, plan_each
+    def _plan(self, wanted: Inputs) -> None:
+        from dlpipe.cli.planning import Planning
+        from dlpipe.pipeline.planner import Refusal
 
-        given: dict[int, str | None] = {}
+        def refused(entry: Entry, refusal: Refusal) -> None:
+            self._end(records.of_refusal(refusal, entry))
 
-        def remembered() -> Iterator[dict[str, Any]]:
-            for position, fields in enumerate(wanted, start=1):
-                url = fields.get("url")
-                given[position] = url if isinstance(url, str) else None
-                yield fields
-
-        for answered in plan_each(self.deps, remembered()):
-            url = given.pop(answered.position)
-            if isinstance(answered, Refusal):
-                self._end(records.of_refusal(answered, url))
-                continue
-            scope, job_id, outcome = answered.spec.scope, answered.answer.job_id, answered.answer.outcome
-            asked = _Asked(url or "", scope, answered.spec.expected_sha256)
+        for entry, planned in Planning(self.deps, wanted, refused, shown=not self.quiet).run():
+            scope, job_id, outcome = planned.spec.scope, planned.answer.job_id, planned.answer.outcome
+            asked = _Asked(entry.url, scope, planned.spec.expected_sha256)
             if outcome == "failed" and self.retry:
                 with self.deps.database.write() as unit:
                     unit.owned(scope).retry(job_id)
@@ -134,7 +127,7 @@ class _Fetch:
             if outcome in ("created", "known", "refreshed"):
                 self.waiting.setdefault(job_id, []).append(asked)
             else:
-                self._ended_before(asked, job_id, answered.answer.hint)
+                self._ended_before(asked, job_id, planned.answer.hint)
 
     def _ended_before(self, asked: _Asked, job_id: str, hint: str) -> None:
         with self.deps.database.read() as unit:
@@ -272,6 +265,8 @@ class _Fetch:
                 ),
             )  # fmt: skip
         for record in bad:
+            if record["status"] == "refused":
+                continue  # that was told when it was met
             code = f" [{record['error_code']}]" if record["error_code"] else ""
             output.note(
                 f"{record['status']}: {output.safe(redact(record['url'] or ''))}: {record['error_message_safe']}{code}"

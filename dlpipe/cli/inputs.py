@@ -1,36 +1,175 @@
-"""What to fetch, from arguments, text, CSV or JSONL files, and standard input."""
+"""What to fetch, from arguments, files and standard input: each request with the place where it stands."""
 
 from __future__ import annotations
 
 import contextlib
-import csv
-import json
 import os
-import re
+import shutil
 import stat
 import sys
+import tempfile
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import update_wrapper
+from pathlib import Path
 from typing import IO, Any
 
 import click
 
-FORMATS = ("auto", "text", "csv", "jsonl")
-_NUMBERS = ("max_bytes", "priority")
-_FLAGS: Mapping[str, Mapping[str, bool]] = {"refresh": {"true": True, "1": True, "false": False, "0": False}}
-_NUMBER = re.compile(r"-?[0-9]{1,18}\Z")
+from dlpipe.cli import forms, output
+from dlpipe.cli.columns import Columns
+from dlpipe.cli.lines import Counted, lines, unpacked
+from dlpipe.core.errors import InvalidInput
+
+STDIN = "-"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One request as it was given. `bad` says why it cannot even be read."""
+
+    fields: Mapping[str, Any]
+    file: str | None = None
+    line: int = 0
+    raw: bytes = b""
+    bad: InvalidInput | None = None
+    header: bytes = b""
+
+    @property
+    def url(self) -> Any:
+        return self.fields.get("url")
+
+    @property
+    def where(self) -> str:
+        if self.file is None:
+            return f"no. {self.line}"
+        return f"{output.safe(called(self.file))}, line {self.line}" if self.line else output.safe(called(self.file))
+
+
+@dataclass
+class Inputs:
+    """All requests of a command, in order; options hold for those that do not say otherwise themselves."""
+
+    urls: tuple[str, ...]
+    files: tuple[str, ...]
+    form: forms.Form
+    strict: bool = False
+    rejects: Path | None = None
+    given: dict[str, Any] = field(default_factory=dict)
+    bytes_read: int = 0
+    _kept: dict[str, IO[bytes]] = field(default_factory=dict)
+
+    def check(self) -> None:
+        """Refuse, before anything is planned, what can be known to be wrong by then."""
+        if STDIN in self.urls:
+            self.urls, self.files = tuple(url for url in self.urls if url != STDIN), (*self.files, STDIN)
+        if not self.urls and not self.files:
+            raise click.UsageError("Give at least one URL, or -i FILE. See --help for examples.")
+        if len(self.urls) > 1 and self.given.get("sha256"):
+            raise click.UsageError("--sha256 names one file; with several URLs use a CSV or JSONL file.")
+        if self.rejects is not None and (self.urls or len(self.files) != 1):
+            raise click.UsageError("--rejects keeps what is bad in one -i FILE, as it stands there; give just that.")
+        for file in self.files:
+            if _is_regular(file):
+                self._head(file)
+
+    def _head(self, file: str) -> None:
+        try:
+            with open(file, "rb") as stream:
+                self.form.read(lines(unpacked(Counted(stream))), file)
+        except InvalidInput as error:
+            raise self.refused(file, error) from None
+        except (OSError, ValueError) as error:
+            raise _unreadable(file, error) from None
+
+    @staticmethod
+    def refused(file: str, error: InvalidInput) -> InvalidInput:
+        return InvalidInput(f"{output.safe(called(file))}: {error.message}", code=error.code, hint=error.hint)
+
+    @property
+    def bytes_total(self) -> int | None:
+        """How long the files are as they lie there, when that is known of all."""
+        try:
+            return sum(os.stat(file).st_size for file in self.files) if all(map(_is_regular, self.files)) else None
+        except OSError:
+            return None
+
+    def entries(self) -> Iterator[Entry]:
+        """Every request there is; in a strict plan they are read twice."""
+        self.bytes_read = 0
+        for number, url in enumerate(self.urls, start=1):
+            yield Entry({**self.given, "url": url}, line=number, raw=os.fsencode(url))
+        for file in self.files:
+            yield from self._of_file(file)
+
+    def _of_file(self, file: str) -> Iterator[Entry]:
+        before = self.bytes_read
+        try:
+            with self._opened(file) as stream:
+                counted = Counted(stream)
+                for read in self.form.read(lines(unpacked(counted)), file):
+                    self.bytes_read = before + counted.taken
+                    yield Entry({**self.given, **read.fields}, file, read.line, read.raw, read.bad, read.header)
+        except InvalidInput as error:
+            yield Entry({}, file, bad=error)
+        except OSError as error:
+            raise _unreadable(file, error) from None
+
+    @contextlib.contextmanager
+    def _opened(self, file: str) -> Iterator[IO[bytes]]:
+        if file not in self._kept and (not self.strict or _is_regular(file)):
+            with _stream(file) as stream:
+                yield stream
+            return
+        # A pipe can be read once, and a strict plan reads twice.
+        if file not in self._kept:
+            kept = tempfile.TemporaryFile(prefix="dlpipe-")  # noqa: SIM115 - the second reading needs it open
+            with _stream(file) as stream:
+                shutil.copyfileobj(stream, kept)
+            self._kept[file] = kept
+        self._kept[file].seek(0)
+        yield self._kept[file]
+
+    def close(self) -> None:
+        for kept in self._kept.values():
+            kept.close()
 
 
 def inputs(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The arguments and options that `fetch` and `plan` share."""
+    """The arguments and options that `fetch` and `plan` share; the command is given them as one `Inputs`."""
+
+    def collected(
+        *, urls: tuple[str, ...], files: tuple[str, ...], format_: str, delimiter: str | None, maps: tuple[str, ...],
+        ignore_unknown: bool, strict: bool, rejects: Path | None, **others: Any,
+    ) -> Any:  # fmt: skip
+        columns = Columns.parse(maps, _fields(), ignore_unknown=ignore_unknown)
+        if delimiter is not None and delimiter not in forms.DELIMITERS and len(delimiter) != 1:
+            raise click.UsageError(f"--delimiter is one character, or one of: {', '.join(forms.DELIMITERS)}.")
+        if maps and format_ == "text":
+            raise click.UsageError("--map is for CSV and JSONL; a text file holds a URL a line, and nothing else.")
+        common = {name: value for name in _COMMON if (value := others.pop(name)) is not None}
+        wanted = Inputs(urls, files, forms.Form(columns, format_, delimiter), strict, rejects, common)
+        return command(wanted=wanted, **others)
+
+    made: Callable[..., Any] = update_wrapper(collected, command)
     for add in reversed(
         (
             click.argument("urls", nargs=-1, metavar="[URL]..."),
             click.option(
-                "-i", "--input", "files", multiple=True, metavar="FILE",
-                help="Read requests from FILE (- is standard input): a URL a line, CSV with a header, or JSONL.",
+                "-i", "--input", "files", multiple=True, metavar="FILE", type=click.Path(allow_dash=True),
+                help="Read requests from FILE (- is standard input): a URL a line, CSV with a header, or JSONL; "
+                "UTF-8, also gzip, bzip2 or xz.",
             ),
-            click.option("--format", "format_", type=click.Choice(FORMATS), default="auto",
+            click.option("--format", "format_", type=click.Choice(forms.FORMATS), default="auto",
                          help="How FILE is written; auto goes by its ending and first line."),
+            click.option("--delimiter", metavar="CHARACTER",
+                         help="What parts the columns of a CSV; else it is seen from the header (, ; tab or |)."),
+            click.option("--map", "maps", multiple=True, metavar="FIELD=COLUMN",
+                         help="Take FIELD from COLUMN (CSV) or from the name COLUMN (JSONL); may be repeated."),
+            click.option("--ignore-unknown", is_flag=True, help="Leave out columns and names that are no fields."),
+            click.option("--strict", is_flag=True, help="Plan nothing when one request is bad; all are checked first."),
+            click.option("--rejects", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
+                         help="Write the bad lines with their reasons to a new FILE, to be mended and planned again."),
             click.option("--work", "work_id", help="The work that the files belong to."),
             click.option("--artifact", "artifact_id", help="Your name for the file within its work."),
             click.option("--tenant", "tenant_id", default="default", show_default=True),
@@ -43,145 +182,50 @@ def inputs(command: Callable[..., Any]) -> Callable[..., Any]:
             click.option("--request-id", help="Your own reference, kept with the job."),
         )
     ):  # fmt: skip
-        command = add(command)
-    return command
+        made = add(made)
+    return made
 
 
-def requests(urls: tuple[str, ...], files: tuple[str, ...], format_: str, **common: Any) -> Iterator[dict[str, Any]]:
-    """All requests in order; options hold for those that do not say otherwise themselves."""
-    if "-" in urls:
-        urls, files = tuple(url for url in urls if url != "-"), (*files, "-")
-    if not urls and not files:
-        raise click.UsageError("Give at least one URL, or -i FILE. See --help for examples.")
-    if len(urls) > 1 and common.get("sha256"):
-        raise click.UsageError("--sha256 names one file; with several URLs use a CSV or JSONL file.")
-    given = {name: value for name, value in common.items() if value is not None}
-    for file in files:
-        _check(file)
-    return _all(urls, files, format_, given)
+_COMMON = (
+    "work_id", "artifact_id", "tenant_id", "project_id", "sha256", "media_type", "max_bytes", "ext", "priority",
+    "request_id",
+)  # fmt: skip
 
 
-def _check(file: str) -> None:
-    """Anything that can be read, also a pipe; a pipe is not opened yet, since it can be opened once only."""
-    if file == "-":
+def _fields() -> frozenset[str]:
+    from dlpipe.pipeline.planner import REFRESH, SPEC_FIELDS
+
+    return SPEC_FIELDS | {REFRESH}
+
+
+def called(file: str) -> str:
+    return "standard input" if file == STDIN else file
+
+
+def _is_regular(file: str) -> bool:
+    """A pipe is not opened before its turn, since it can be opened once only."""
+    if file == STDIN:
         if sys.stdin is None:
             raise click.UsageError("Standard input is closed; give a file with -i FILE.")
-        return
+        return False
     try:
         mode = os.stat(file).st_mode
-        if stat.S_ISREG(mode):
-            open(file, "rb").close()
     except (OSError, ValueError) as error:
         raise _unreadable(file, error) from None
     if stat.S_ISDIR(mode) or not os.access(file, os.R_OK):
-        raise click.UsageError(f"{file} is not a file that can be read.")
+        raise click.UsageError(f"{output.safe(file)} is not a file that can be read.")
+    return stat.S_ISREG(mode)
 
 
 def _unreadable(file: str, error: Exception) -> click.UsageError:
     reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-    return click.UsageError(f"{_called(file)} is not a file that can be read: {reason}.")
-
-
-def _called(file: str) -> str:
-    return "standard input" if file == "-" else file
-
-
-def _all(
-    urls: tuple[str, ...], files: tuple[str, ...], format_: str, given: Mapping[str, Any]
-) -> Iterator[dict[str, Any]]:
-    for url in urls:
-        yield {**given, "url": url}
-    for file in files:
-        try:
-            with _opened(file) as stream:
-                for fields in _read(stream, file, format_):
-                    yield {**given, **fields}
-        except (OSError, UnicodeDecodeError) as error:
-            raise _unreadable(file, error) from None
+    return click.UsageError(f"{output.safe(called(file))} is not a file that can be read: {reason}.")
 
 
 @contextlib.contextmanager
-def _opened(file: str) -> Iterator[IO[str]]:
-    if file == "-":
-        yield sys.stdin
+def _stream(file: str) -> Iterator[IO[bytes]]:
+    if file == STDIN:
+        yield sys.stdin.buffer
     else:
-        with open(file, encoding="utf-8-sig", newline="", errors="surrogateescape") as stream:
+        with open(file, "rb") as stream:
             yield stream
-
-
-def _read(stream: IO[str], name: str, format_: str) -> Iterator[dict[str, Any]]:
-    lines = iter(stream)
-    first = next(lines, None)
-    if first is None:
-        return
-    match _format(name, first) if format_ == "auto" else format_:
-        case "jsonl":
-            yield from _jsonl(_again(first, lines))
-        case "csv":
-            yield from _csv(_again(first, lines), name)
-        case _:
-            yield from _text(_again(first, lines))
-
-
-def _again(first: str, rest: Iterator[str]) -> Iterator[str]:
-    yield first
-    yield from rest
-
-
-def _format(name: str, first: str) -> str:
-    if name.endswith((".jsonl", ".ndjson")) or first.lstrip().startswith("{"):
-        return "jsonl"
-    try:
-        header = [cell.strip().lower() for cell in next(csv.reader([first]), [])]
-    except csv.Error:
-        header = []
-    if name.endswith(".csv") or (len(header) > 1 and "url" in header):
-        return "csv"
-    return "text"
-
-
-def _text(lines: Iterator[str]) -> Iterator[dict[str, Any]]:
-    for line in lines:
-        text = line.strip()
-        if text and not text.startswith("#"):
-            yield {"url": text}
-
-
-def _csv(lines: Iterator[str], name: str) -> Iterator[dict[str, Any]]:
-    for row in _rows(lines, name):
-        fields = {(name or "?").strip().lower(): value.strip() for name, value in row.items() if isinstance(value, str)}
-        fields = {name: value for name, value in fields.items() if value}
-        if fields:
-            yield {name: _typed(name, value) for name, value in fields.items()}
-
-
-def _rows(lines: Iterator[str], name: str) -> Iterator[dict[Any, Any]]:
-    at = 0
-
-    def counted() -> Iterator[str]:
-        nonlocal at
-        for at, line in enumerate(lines, start=1):  # noqa: B007 - told in the error below
-            yield line
-
-    try:
-        yield from csv.DictReader(counted())
-    except csv.Error as error:
-        raise click.UsageError(f"{_called(name)}, line {at}: {error}.") from None
-
-
-def _jsonl(lines: Iterator[str]) -> Iterator[dict[str, Any]]:
-    for line in lines:
-        if line.strip():
-            try:
-                fields = json.loads(line)
-            except ValueError:
-                fields = None
-            # Not an object: passed on as a request without a URL, which is refused with its position.
-            yield fields if isinstance(fields, dict) else {"not_an_object": None}
-
-
-def _typed(name: str, value: str) -> Any:
-    """What is no number, or no yes or no, stays text, and is refused with its line."""
-    if name in _FLAGS:
-        return _FLAGS[name].get(value.lower(), value)
-    return int(value) if name in _NUMBERS and _NUMBER.match(value) else value

@@ -9,7 +9,9 @@ from typing import Any
 import click
 
 from dlpipe.cli import EXIT_FAILED, EXIT_OK, output
+from dlpipe.cli.completion import codes, hosts, job_ids
 from dlpipe.core.downloads import JOB_TYPE_TORRENT
+from dlpipe.core.flow import OpType
 from dlpipe.core.states import Status
 
 
@@ -31,26 +33,33 @@ Examples:
   dlpipe jobs --status failed --by code
   dlpipe jobs --status failed --code http_404 --host files.example.org
   dlpipe jobs --limit 1000 --json
+  dlpipe why $(dlpipe jobs --work W1 --ids)
+
+\b
+Exit status: 0 told, 1 the ledger did not answer, 2 wrong use, or a setting that cannot be, 130 interrupted.
 """
 )
 @click.option("--status", type=click.Choice([s.value for s in Status]), help="Only jobs that stand so.")
-@click.option("--code", help="Only jobs whose last error has this code.")
-@click.option("--host", help="Only jobs on this host.")
+@click.option("--code", shell_complete=codes, help="Only jobs whose last error has this code.")
+@click.option("--host", shell_complete=hosts, help="Only jobs on this host.")
 @click.option("--work", "work_id", help="Only jobs of this work.")
 @click.option("--paused", is_flag=True, help="Only jobs that are paused.")
 @click.option("--by", type=click.Choice(["code", "host", "status"]), help="Count them by this instead of listing them.")
+@click.option("--ids", "only_ids", is_flag=True, help="Print the ids alone, one a line.")
 @click.option("--limit", type=click.IntRange(1, 100_000), default=50, show_default=True)
-@click.option("--after", metavar="JOB", help="Go on after this job of an earlier page.")
+@click.option("--after", metavar="JOB", shell_complete=job_ids, help="Go on after this job of an earlier page.")
 @scoped
 def jobs(
     status: str | None, code: str | None, host: str | None, work_id: str | None, paused: bool, by: str | None,
-    limit: int, after: str | None, tenant_id: str, project_id: str, as_json: bool,
+    only_ids: bool, limit: int, after: str | None, tenant_id: str, project_id: str, as_json: bool,
 ) -> int:  # fmt: skip
     """List jobs of all kinds, the newest first, or count them by what they have in common."""
     from dlpipe import wiring
     from dlpipe.core.model import Scope
     from dlpipe.core.wishes import JobFilter
 
+    if only_ids and (by is not None or as_json):
+        raise click.UsageError("--ids prints ids alone: leave out --by and --json.")
     only = JobFilter(
         status=Status(status) if status else None,
         code=code,
@@ -66,6 +75,10 @@ def jobs(
     if as_json:
         for view in found:
             output.as_json(_view_dict(view))
+        return EXIT_OK
+    if only_ids:
+        for view in found:
+            click.echo(view.job_id)
         return EXIT_OK
     output.table(
         ["job", "status", "state", "run", "updated", "what"],
@@ -85,6 +98,16 @@ def _what(view: Any) -> str:
     return f"{view.error_code}: {view.error_message_safe}{debug}"
 
 
+_TELLING: dict[str, tuple[str, ...]] = {
+    OpType.HEAD: ("http_status", "content_length", "content_type", "known_sha256", "revalidated"),
+    OpType.RESUME: ("decision", "reason", "range_start"),
+    OpType.STREAM: ("size", "bytes_written", "resumed_from_bytes", "elapsed_ms", "fsync_ms", "length_unproven"),
+    OpType.FINALIZE: ("sha256", "already_there"),
+    OpType.INDEX: ("artifact_uuid",),
+    OpType.DEDUPE: ("action", "saved_bytes"),
+}
+
+
 def _tallies(by: str, found: list[Any], as_json: bool) -> int:
     if as_json:
         for tally in found:
@@ -97,8 +120,17 @@ def _tallies(by: str, found: list[Any], as_json: bool) -> int:
     return EXIT_OK
 
 
-@click.command()
-@click.argument("job_id", metavar="JOB")
+@click.command(
+    epilog="""\b
+Examples:
+  dlpipe show JOB
+  dlpipe show JOB --json
+
+\b
+Exit status: 0 told, 1 no such job here, or the ledger did not answer, 2 wrong use, or a setting that cannot be.
+"""
+)
+@click.argument("job_id", metavar="JOB", shell_complete=job_ids)
 @scoped
 def show(job_id: str, tenant_id: str, project_id: str, as_json: bool) -> int:
     """Show all that is known of a job."""
@@ -130,8 +162,17 @@ def show(job_id: str, tenant_id: str, project_id: str, as_json: bool) -> int:
     return EXIT_OK
 
 
-@click.command(epilog="\b\nExamples:\n  dlpipe why JOB\n  dlpipe why JOB --json")
-@click.argument("job_id", metavar="JOB")
+@click.command(
+    epilog="""\b
+Examples:
+  dlpipe why JOB
+  dlpipe why JOB --json
+
+\b
+Exit status: 0 told, 1 no such job here, or the ledger did not answer, 2 wrong use, or a setting that cannot be.
+"""
+)
+@click.argument("job_id", metavar="JOB", shell_complete=job_ids)
 @scoped
 def why(job_id: str, tenant_id: str, project_id: str, as_json: bool) -> int:
     """Say in one paragraph where a job is, why, and what happens next."""
@@ -147,8 +188,17 @@ def why(job_id: str, tenant_id: str, project_id: str, as_json: bool) -> int:
     return EXIT_OK
 
 
-@click.command()
-@click.argument("job_id", metavar="JOB")
+@click.command(
+    epilog="""\b
+Examples:
+  dlpipe ops JOB
+  dlpipe ops JOB --json
+
+\b
+Exit status: 0 told, 1 no such job here, or the ledger did not answer, 2 wrong use, or a setting that cannot be.
+"""
+)
+@click.argument("job_id", metavar="JOB", shell_complete=job_ids)
 @scoped
 def ops(job_id: str, tenant_id: str, project_id: str, as_json: bool) -> int:
     """Show the ledger's record of a job, stage by stage."""
@@ -172,15 +222,17 @@ def ops(job_id: str, tenant_id: str, project_id: str, as_json: bool) -> int:
         ["run", "op", "state", "fence", "started", "finished", "result"],
         (
             (o.run, o.op_type, o.state, o.fence, output.when(o.started_at), output.when(o.finished_at),
-             _brief(o.result) or o.result_code or "-")
+             _brief(o.op_type, o.result) or o.result_code or "-")
             for o in found
         ),
     )  # fmt: skip
     return EXIT_OK
 
 
-def _brief(result: Any) -> str:
-    return " ".join(f"{k}={v}" for k, v in (result or {}).items() if v not in (None, False, ""))
+def _brief(op: str, result: Any) -> str:
+    """What people look for; --json has all of it."""
+    told = {name: (result or {}).get(name) for name in _TELLING.get(op, ())}
+    return " ".join(f"{name}={value}" for name, value in told.items() if value not in (None, False, ""))
 
 
 def unknown(job_id: str) -> int:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
 import click
 
 from dlpipe.cli import EXIT_FAILED, EXIT_OK, output, records
-from dlpipe.cli.inputs import inputs, requests
-from dlpipe.core.urls import redact
+from dlpipe.cli.inputs import Entry, Inputs, inputs
 
 
 @click.command(
@@ -18,12 +16,21 @@ from dlpipe.core.urls import redact
 Examples:
   dlpipe plan https://example.org/a.pdf --work W1 --artifact fulltext
   dlpipe plan -i works.csv              (columns: url, work_id, artifact_id, sha256, …)
-  zcat urls.jsonl.gz | dlpipe plan -i - --json
-  dlpipe plan -i works.csv --refresh    (what is done already is asked for again; see dlpipe refresh --help)
+  dlpipe plan -i list.csv.gz --map url=link --map work_id=doi --ignore-unknown
+  dlpipe plan -i works.csv --rejects bad.csv    (mend bad.csv, then: dlpipe plan -i bad.csv)
+  dlpipe plan -i works.jsonl --strict
+  cat urls.jsonl.gz | dlpipe plan -i - --json
+  dlpipe plan -i works.csv --refresh    (what is done already is asked for again; as dlpipe refresh does)
 
 \b
-Planning the same again changes nothing and answers the same job. Exit status: 0 all planned, 1 some lines
-were refused, 2 wrong use.
+Fields of a CSV or JSONL: url, and where wanted work_id, artifact_id, sha256, media_type, max_bytes, ext, priority,
+not_before, mirrors (in a CSV parted by blanks), refresh, request_id, tenant_id, project_id. What a line does not
+say, the options say for it. A bad line is reported with its number and reason, and the others are planned.
+
+\b
+Planning the same again changes nothing and answers the same job, so an interrupted plan is simply repeated.
+Exit status: 0 all planned, 1 some requests were refused, 2 wrong use, or refused as a whole (nothing was planned),
+130 interrupted.
 """
 )
 @inputs
@@ -32,42 +39,34 @@ were refused, 2 wrong use.
 @click.option("--refresh", is_flag=True, help="Ask the server again for files that are done, or failed for good.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per request.")
 def plan(
-    urls: tuple[str, ...], files: tuple[str, ...], format_: str, as_json: bool, mirrors: tuple[str, ...],
-    refresh: bool, **common: Any,
+    wanted: Inputs, not_before: str | None, mirrors: tuple[str, ...], refresh: bool, as_json: bool
 ) -> int:  # fmt: skip
     """Write down what to fetch; workers do the rest.
 
     The jobs are in the ledger when this returns. Workers that run take them at once, others when they start.
     """
-    from dlpipe.pipeline.planner import PlanSummary, Refusal, plan_each
+    own = {"not_before": not_before, "mirrors": list(mirrors) or None, "refresh": refresh or None}
+    wanted.given |= {name: value for name, value in own.items() if value is not None}
+    wanted.check()
+
+    from dlpipe.cli.planning import Planning
+    from dlpipe.pipeline.planner import PlanSummary, Refusal
     from dlpipe.tasks import deps
 
-    wanted = requests(urls, files, format_, mirrors=list(mirrors) or None, refresh=refresh or None, **common)
     summary = PlanSummary()
-    given: dict[int, Any] = {}
 
-    def remembered() -> Iterator[dict[str, Any]]:
-        for position, fields in enumerate(wanted, start=1):
-            given[position] = fields.get("url")
-            yield fields
-
-    for answered in plan_each(deps(), remembered()):
-        url = given.pop(answered.position)
-        if isinstance(answered, Refusal):
-            summary.refuse(answered)
-            shown = output.safe(redact(url)) if isinstance(url, str) else "without a URL"
-            output.note(
-                f"refused: no. {answered.position} {shown}: {answered.message} [{answered.code}] {answered.hint}"
-            )
-            if as_json:
-                told = records.as_given(answered, url)
-                output.as_json({"url": told, "outcome": "refused", "job_id": None, **asdict(answered)})
-            continue
-        summary.add(answered.answer)
+    def refused(entry: Entry, refusal: Refusal) -> None:
+        summary.refuse(refusal)
         if as_json:
-            output.as_json({"url": url, **asdict(answered.answer)})
-        elif answered.answer.hint:
-            output.note(f"{answered.answer.job_id}: {answered.answer.hint}")
+            told = {"url": records.as_given(refusal, entry.url), "outcome": "refused", "job_id": None}
+            output.as_json({**told, **asdict(refusal), **_place(entry)})
+
+    for entry, planned in Planning(deps(), wanted, refused).run():
+        summary.add(planned.answer)
+        if as_json:
+            output.as_json({"url": entry.url, **asdict(planned.answer), **_place(entry)})
+        elif planned.answer.hint:
+            output.note(f"{planned.answer.job_id}: {planned.answer.hint}")
     if not as_json:
         counts = {
             "planned": summary.created, "due again": summary.refreshed, "on their way": summary.known,
@@ -77,6 +76,10 @@ def plan(
         click.echo(", ".join(f"{count} {what}" for what, count in counts.items() if count) or "nothing to plan")
         _say_who_works()
     return EXIT_FAILED if summary.refused_count else EXIT_OK
+
+
+def _place(entry: Entry) -> dict[str, Any]:
+    return {} if entry.file is None else {"file": entry.file, "line": entry.line}
 
 
 def _say_who_works() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from dlpipe.cli.inputs import Entry
 from dlpipe.core.errors import DlpipeError
 from dlpipe.core.model import ArtifactRecord, Fault, JobView
 from dlpipe.core.states import Status
@@ -75,11 +76,13 @@ def _failed(view: JobView, code: str, what: str) -> dict[str, Any]:
 
 
 def as_given(refusal: Refusal, url: Any) -> Any:
-    """A refused request's URL as it may be printed: as given, unless it carries a password."""
-    return redact(url) if refusal.code == "url_userinfo" and isinstance(url, str) else url
+    """A refused request's URL as it may be printed: as given, unless it carries a password. Else than text: nothing."""
+    if not isinstance(url, str):
+        return None
+    return redact(url) if refusal.code == "url_userinfo" else url
 
 
-def of_refusal(refusal: Refusal, url: str | None) -> dict[str, Any]:
+def of_refusal(refusal: Refusal, entry: Entry) -> dict[str, Any]:
     """The record of a request that was never planned."""
     record: dict[str, Any] = dict.fromkeys(
         ("job_id", "state", "work_id", "artifact_id", "sha256", "byte_size", "content_type", "artifact_uuid",
@@ -87,9 +90,11 @@ def of_refusal(refusal: Refusal, url: str | None) -> dict[str, Any]:
     )  # fmt: skip
     return {
         **record,
-        "url": as_given(refusal, url),
+        "url": as_given(refusal, entry.url),
         "status": "refused",
         "position": refusal.position,
+        "file": entry.file,
+        "line": entry.line,
         "error_code": refusal.code,
         "error_message_safe": f"{refusal.message}. {refusal.hint}",
     }

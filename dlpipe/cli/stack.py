@@ -18,7 +18,11 @@ STOP_GRACE_S = 20.0
     epilog="""\b
 Examples:
   dlpipe up
-  DLPIPE_HOME=/srv/dlpipe dlpipe up
+  DLPIPE_HOME=/srv/files dlpipe up
+
+\b
+Exit status: 0 it ran until Ctrl-C, SIGTERM or a dlpipe down told it to end, 1 one runs already, 2 wrong use, or a
+setting that cannot be.
 """
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object when all of it runs.")
@@ -58,7 +62,16 @@ def up(as_json: bool) -> int:
     return EXIT_OK
 
 
-@click.command()
+@click.command(
+    epilog="""\b
+Examples:
+  dlpipe down
+  dlpipe down --timeout 120
+
+\b
+Exit status: 0 nothing runs any more, 1 it did not end in time, 2 wrong use, or a setting that cannot be.
+"""
+)
 @click.option("--timeout", "timeout_s", type=click.FloatRange(min=0), default=40.0, show_default=True,
               help="Seconds to wait for the end.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object: whether nothing runs any more.")
@@ -81,7 +94,16 @@ def down(timeout_s: float, as_json: bool) -> int:
     return EXIT_OK if stopped else EXIT_FAILED
 
 
-@click.command()
+@click.command(
+    epilog="""\b
+Examples:
+  dlpipe status
+  dlpipe status --json
+
+\b
+Exit status: 0 told, 1 the ledger did not answer, 2 wrong use, or a setting that cannot be.
+"""
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def status(as_json: bool) -> int:
     """Say what runs here and how many jobs stand where."""

@@ -53,6 +53,7 @@ Examples:
 
 \b
 The same user, book and medium again, while the download is active, answers the active one.
+Exit status: 0 it is asked for, 1 the ledger did not answer, 2 wrong use, or no qBittorrent is set.
 """
 )
 @click.argument("source", metavar="MAGNET|URL|FILE")
@@ -94,6 +95,9 @@ def _source(text: str) -> str | bytes:
 Examples:
   dlpipe torrents list --state failed
   dlpipe torrents list --limit 1000 --json
+
+\b
+Exit status: 0 told, 1 the ledger did not answer, 2 wrong use, or a setting that cannot be.
 """,
 )
 @click.option("--state", type=click.Choice([s.value for s in DownloadStatus]), help="Only downloads that stand so.")
@@ -131,7 +135,16 @@ def _told(view: DownloadView) -> dict[str, Any]:
     return {**scope, **told}
 
 
-@torrents.command(epilog="\b\nExample:\n  dlpipe torrents show JOB --json")
+@torrents.command(
+    epilog="""\b
+Examples:
+  dlpipe torrents show JOB
+  dlpipe torrents show JOB --json
+
+\b
+Exit status: 0 told, 1 no such download here, or the ledger did not answer, 2 wrong use, or a setting that cannot be.
+"""
+)
 @click.argument("job_id", metavar="JOB")
 @_scoped
 def show(job_id: str, tenant_id: str, project_id: str, as_json: bool) -> int:
@@ -166,7 +179,8 @@ Examples:
   dlpipe torrents cancel JOB JOB --removal keep
 
 \b
-Exit status: 0 all canceled, 1 something could not be (it had ended, or is unknown).
+Exit status: 0 all canceled, 1 something could not be (it had ended, or is unknown), 2 wrong use, or no
+qBittorrent is set.
 """
 )
 @click.argument("job_ids", metavar="JOB...", nargs=-1, required=True)
@@ -204,7 +218,7 @@ Examples:
   dlpipe torrents sync --json
 
 \b
-Exit status: 0 qBittorrent answered, 1 it could not be asked.
+Exit status: 0 qBittorrent answered, 1 it could not be asked, 2 wrong use, or no qBittorrent is set.
 """
 )
 @_json
@@ -238,7 +252,16 @@ def _work(deps: TorrentDeps, done: Counter[str], *, early: bool) -> None:
         done[found.job.status] += 1
 
 
-@torrents.command()
+@torrents.command(
+    epilog="""\b
+Examples:
+  dlpipe torrents doctor
+  dlpipe torrents doctor --json
+
+\b
+Exit status: 0 all checks pass, 1 one does not, 2 wrong use, or no qBittorrent is set.
+"""
+)
 @_json
 def doctor(as_json: bool) -> int:
     """Try qBittorrent: its address, the login, and whether its download folder is seen from here."""

@@ -158,7 +158,7 @@ def _bucket(chosen: Settings) -> Objects | None:
 
 @contextmanager
 def _watching() -> Iterator[Watcher]:
-    if not sys.stderr.isatty():
+    if not output.live(sys.stderr):
         yield Silent()
         return
     with _Bar() as bar:

@@ -1,4 +1,4 @@
-"""`dlpipe cancel`, `pause`, `resume`, `retry`, `refresh`: what is wanted of jobs, by id or by what they share."""
+"""`dlpipe cancel`, `pause`, `resume`, `retry`, `refresh`, `replay`: what is wanted of jobs, by id or by a filter."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from typing import Any
 import click
 
 from dlpipe.cli import EXIT_FAILED, EXIT_OK, output
+from dlpipe.cli.completion import codes, hosts, job_ids
 from dlpipe.cli.jobs import scoped, unknown
+from dlpipe.core.flow import REPLAYABLE
 from dlpipe.core.model import JobView, Scope
-from dlpipe.core.states import Status
+from dlpipe.core.states import Purpose, Status
 from dlpipe.core.wishes import JobFilter, Wish
 
 _DONE = {
@@ -19,15 +21,16 @@ _DONE = {
     Wish.RESUME: "resumed",
     Wish.RETRY: "made due again",
     Wish.REFRESH: "marked for a refresh",
+    Wish.REPLAY: "marked for a replay",
 }
 
 
 def _wish(command: Callable[..., Any]) -> Callable[..., Any]:
     for add in reversed(
         (
-            click.argument("job_ids", metavar="[JOB]...", nargs=-1),
-            click.option("--host", help="All jobs on this host."),
-            click.option("--code", help="All jobs whose last error has this code."),
+            click.argument("job_ids", metavar="[JOB]...", nargs=-1, shell_complete=job_ids),
+            click.option("--host", shell_complete=hosts, help="All jobs on this host."),
+            click.option("--code", shell_complete=codes, help="All jobs whose last error has this code."),
             click.option("--work", "work_id", help="All jobs of this work."),
             click.option("--all", "everything", is_flag=True, help="All jobs of the tenant and project."),
             click.option("--dry-run", is_flag=True, help="Say which jobs are meant, and change nothing."),
@@ -127,9 +130,36 @@ def refresh(**asked: Any) -> int:
     return _carry_out(Wish.REFRESH, **asked)
 
 
+@click.command(
+    epilog="""\b
+Examples:
+  dlpipe replay 6d0c3a53-0c6b-5a8e-9d5e-3f8f2c1b7a10
+  dlpipe replay --from index --work 10.5281/zenodo.1234
+  dlpipe replay --all --dry-run
+
+\b
+A replay is a further run of a finished job that asks no server. From `stream` on (the default) it reads and hashes
+all bytes of the stored file and looks at its first ones, as if they came anew; from `finalize` on it makes its place
+last, from `index` on it puts the rows of the indexes back that are missing, from `dedupe` on it shares equal files
+again. The same bytes keep their artifact. When the stored file is missing or damaged the job fails with file_missing
+or file_damaged and keeps its results; `dlpipe retry` then fetches it anew. Until the run has begun, `dlpipe cancel`
+takes the wish back.
+
+\b
+Exit status: 0 all are due, 1 some are not (on their way already, canceled, nothing stored, or unknown), 2 wrong use.
+"""
+)
+@click.option("--from", "from_stage", type=click.Choice(REPLAYABLE), default=REPLAYABLE[0], show_default=True,
+              help="The first stage that is done again.")  # fmt: skip
+@_wish
+def replay(from_stage: str, **asked: Any) -> int:
+    """Do the stages of finished jobs again from their stored files, without the network."""
+    return _carry_out(Wish.REPLAY, from_stage=from_stage, **asked)
+
+
 def _carry_out(
     wish: Wish, *, job_ids: tuple[str, ...], host: str | None, code: str | None, work_id: str | None,
-    everything: bool, dry_run: bool, tenant_id: str, project_id: str, as_json: bool,
+    everything: bool, dry_run: bool, tenant_id: str, project_id: str, as_json: bool, from_stage: str | None = None,
 ) -> int:  # fmt: skip
     only = JobFilter(code=code, host=host.lower() if host else None, work_id=work_id)
     by_filter = everything or only != JobFilter()
@@ -140,15 +170,17 @@ def _carry_out(
     if job_ids and dry_run:
         raise click.UsageError("--dry-run tells which jobs a filter means; ids mean themselves.")
     scope = Scope(tenant_id, project_id)
-    return _all(wish, scope, only, dry_run, as_json) if by_filter else _each(wish, scope, job_ids, as_json)
+    if by_filter:
+        return _all(wish, scope, only, from_stage, dry_run, as_json)
+    return _each(wish, scope, job_ids, from_stage, as_json)
 
 
-def _all(wish: Wish, scope: Scope, only: JobFilter, dry_run: bool, as_json: bool) -> int:
+def _all(wish: Wish, scope: Scope, only: JobFilter, from_stage: str | None, dry_run: bool, as_json: bool) -> int:
     from dlpipe.pipeline import wishes
     from dlpipe.tasks import deps
 
     count = 0
-    for batch in wishes.of_all(deps(), scope, wish, only, dry_run=dry_run):
+    for batch in wishes.of_all(deps(), scope, wish, only, from_stage=from_stage, dry_run=dry_run):
         count += len(batch)
         for view in batch if as_json or dry_run else []:
             told = {"job_id": view.job_id, "host": view.host, "error_code": view.error_code, "done": not dry_run}
@@ -162,14 +194,14 @@ def _all(wish: Wish, scope: Scope, only: JobFilter, dry_run: bool, as_json: bool
     return EXIT_OK
 
 
-def _each(wish: Wish, scope: Scope, job_ids: tuple[str, ...], as_json: bool) -> int:
+def _each(wish: Wish, scope: Scope, job_ids: tuple[str, ...], from_stage: str | None, as_json: bool) -> int:
     import dlpipe
     from dlpipe.cli import records
 
     exit_code = EXIT_OK
     for job_id in job_ids:
         before = dlpipe.get_job(job_id, tenant_id=scope.tenant_id, project_id=scope.project_id)
-        view = _one(wish, scope, job_id)
+        view = _one(wish, scope, job_id, from_stage)
         if view is None or before is None:
             exit_code = unknown(job_id)
             continue
@@ -187,9 +219,11 @@ def _each(wish: Wish, scope: Scope, job_ids: tuple[str, ...], as_json: bool) -> 
     return exit_code
 
 
-def _one(wish: Wish, scope: Scope, job_id: str) -> JobView | None:
+def _one(wish: Wish, scope: Scope, job_id: str, from_stage: str | None) -> JobView | None:
     import dlpipe
 
+    if from_stage is not None:
+        return dlpipe.replay_job(job_id, from_stage=from_stage, tenant_id=scope.tenant_id, project_id=scope.project_id)
     ask = {
         Wish.CANCEL: dlpipe.cancel_job,
         Wish.PAUSE: dlpipe.pause_job,
@@ -210,3 +244,5 @@ def _granted(wish: Wish, view: JobView) -> bool:
             return view.paused_at is None and view.status in (Status.PENDING, Status.PROCESSING)
         case Wish.RETRY | Wish.REFRESH:
             return view.status is Status.PENDING
+        case Wish.REPLAY:
+            return view.status is Status.PENDING and view.purpose is Purpose.REPLAY

@@ -43,6 +43,13 @@ STAGES: tuple[StageRow, ...] = (
     StageRow("dedupe", OpType.DEDUPE, Queue.DISK, 100),
 )
 _BY_NAME = {row.name: row for row in STAGES}
+REPLAYABLE = ("stream", "finalize", "index", "dedupe")
+"""The stages that can be done again from the stored file (JOB-7); those before them ask a server."""
+
+
+def is_replayed(stage_name: str, replay_from: str) -> bool:
+    """Does a replay from there do this stage again? It passes those before, and looks at nothing for them."""
+    return stage_name in REPLAYABLE[REPLAYABLE.index(replay_from) :]
 
 
 def stage(name: str) -> StageRow:

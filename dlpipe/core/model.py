@@ -203,6 +203,9 @@ class ArtifactJob:
     published_at: datetime | None = None
     purpose: Purpose | None = None
     """Why this run, or the next one, happens; None: the file is wanted."""
+    replay_from: str | None = None
+    """The stage from which a replay does it all again."""
+    request_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

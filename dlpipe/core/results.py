@@ -46,6 +46,11 @@ class HeadResult:
     """The server has said that what we hold is what it would send."""
     rehashed: bool = False
     """All bytes of what we hold were read and are right."""
+    stored_uuid: str | None = None
+    """Of a replay: the artifact that it is of; None when the file was never registered."""
+    stored_sha256: str | None = None
+    stored_pointer: str | None = None
+    stored_size: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

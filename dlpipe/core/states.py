@@ -40,6 +40,7 @@ class Purpose(StrEnum):
 
     REFRESH = "refresh"  # its owner wants to know whether the server has something newer (PLAN-6)
     REPAIR = "repair"  # the file is missing or damaged (HEAL-3)
+    REPLAY = "replay"  # its stages are to be done again from the stored file, without the network (JOB-7)
 
 
 class Moment(StrEnum):

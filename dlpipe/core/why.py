@@ -69,7 +69,7 @@ class Why:
         return f"{self.what} {self.next}"
 
 
-_POSTPONED = {
+POSTPONED = {
     "host_busy": "{host} has as many requests as it is meant to have at a time",
     "host_cooling_down": "{host} has asked to be left alone for a while",
     "host_circuit_open": "{host} has failed again and again, and is tried by one request at a time",
@@ -83,6 +83,7 @@ _PURPOSE = {
     None: "",
     Purpose.REFRESH: " It has its file, and is to ask the server whether there is a newer one.",
     Purpose.REPAIR: " Its file was found missing or damaged, and is to be brought again.",
+    Purpose.REPLAY: " It has its file, and its stages are to be done again from the stored bytes, without the network.",
 }
 
 
@@ -171,8 +172,8 @@ def _waits(view: JobView, around: Surroundings, aim: str) -> Why:
     if view.error_code is None:
         what = f"The job is not to begin before {when}.{aim}"
         return Why(Situation.NOT_BEFORE, what, "It is sent then by itself.")
-    if view.error_code in _POSTPONED:
-        reason = _POSTPONED[view.error_code].format(host=view.host)
+    if view.error_code in POSTPONED:
+        reason = POSTPONED[view.error_code].format(host=view.host)
         what = f"The job was put off until {when}, because {reason} [{view.error_code}].{aim}"
         return Why(Situation.POSTPONED, what, "It is sent then by itself; no attempt was used up.")
     what = (

@@ -16,6 +16,7 @@ class Wish(StrEnum):
     RESUME = "resume"
     RETRY = "retry"
     REFRESH = "refresh"
+    REPLAY = "replay"
 
 
 @dataclass(frozen=True, slots=True)

@@ -88,10 +88,7 @@ class SqlBacklog:
         if after is not None:
             behind = sa.and_(_T.lease_until == after.until, _T.job_id > after.job.job_id)
             query = query.where(_T.lease_until >= after.until, sa.or_(_T.lease_until > after.until, behind))
-        return [
-            Held(job_from(row, Scope(row.tenant_id, row.project_id)), row.lease_owner, row.lease_until)
-            for row in self._connection.execute(query)
-        ]
+        return [Held(_job(row), row.lease_owner, row.lease_until) for row in self._connection.execute(query)]
 
     def orphan(self, held: Held, write: FailureWrite | None) -> bool:
         ends = write is not None
@@ -99,7 +96,7 @@ class SqlBacklog:
             guarded(held.job, states.sources(State.FAILED, Moment.FAIL))
             .where(_T.lease_owner == held.token)
             .values(
-                fence=_T.fence + 1,  # whatever the dead holder may still write is refused from here on
+                fence=_T.fence + 1,  # else the dead holder's op would count as under way
                 state=State.FAILED.value if ends else _T.state,
                 **IDLE,
                 due_at=None if ends else now(),
@@ -133,6 +130,7 @@ class SqlBacklog:
                 due_at=now(),
                 attempts=0,
                 purpose=Purpose.REPAIR.value,
+                replay_from=None,
             )
         )
         if changed.rowcount == 0:
@@ -154,7 +152,7 @@ class SqlBacklog:
         row = self._connection.execute(
             sa.select(*JOB_COLUMNS).join(jobs, jobs.c.job_id == _T.job_id).where(_T.job_id == job_id)
         ).first()
-        return job_from(row, Scope(row.tenant_id, row.project_id)) if row else None
+        return _job(row) if row else None
 
     def clear_mirror(self, held: Held) -> bool:
         ended = sorted(state.value for state in states.FINISHED)
@@ -196,6 +194,10 @@ class SqlBacklog:
                 self._connection.scalars(sa.select(jobs.c.job_id).where(jobs.c.job_id.in_(ids[begin : begin + _CHUNK])))
             )
         return found
+
+
+def _job(row: Any) -> ArtifactJob:
+    return job_from(row, Scope(row.tenant_id, row.project_id), request_id=row.request_id)
 
 
 def _hint(row: Any) -> Hint:

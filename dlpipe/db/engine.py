@@ -18,6 +18,7 @@ from dlpipe.core.model import Scope
 from dlpipe.db import schema
 from dlpipe.db.backlog import SqlBacklog
 from dlpipe.db.cursors import SqlCursors
+from dlpipe.db.figures import SqlFigures
 from dlpipe.db.jobs import SqlJobs
 from dlpipe.db.ledger import SqlLedger
 from dlpipe.db.owned import SqlOwned
@@ -32,6 +33,7 @@ _PRAGMAS = (
     f"PRAGMA busy_timeout={BUSY_TIMEOUT_MS}",
     "PRAGMA cache_size=-16000",
 )
+_DAMAGED = (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT)
 
 
 class SqlUnit:
@@ -45,6 +47,7 @@ class SqlUnit:
         self.registry = SqlRegistry(connection)
         self.cursors = SqlCursors(connection)
         self.torrents = SqlTorrents(connection)
+        self.figures = SqlFigures(connection)
 
     def owned(self, scope: Scope) -> SqlOwned:
         return SqlOwned(self._connection, scope)
@@ -182,4 +185,10 @@ def _translated() -> Iterator[None]:
     except DBAPIError as error:
         if error.connection_invalidated:
             raise LedgerUnavailable("the connection to the database was lost") from error
+        if getattr(error.orig, "sqlite_errorcode", None) in _DAMAGED:
+            raise LedgerUnavailable(
+                "the ledger's file is damaged, or is no database",
+                code="ledger_damaged",
+                hint="Is DLPIPE_HOME or DLPIPE_DATABASE_URL right? Else put a backup of ledger.db in its place.",
+            ) from error
         raise

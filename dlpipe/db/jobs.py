@@ -67,9 +67,10 @@ class SqlJobs:
         if row.state == State.LEASED.value:
             note(self._connection, job_id, status=Status.PROCESSING.value, progress=0)
         owner = self._connection.execute(
-            sa.select(jobs.c.tenant_id, jobs.c.project_id).where(jobs.c.job_id == job_id)
+            sa.select(jobs.c.tenant_id, jobs.c.project_id, jobs.c.request_id).where(jobs.c.job_id == job_id)
         ).one()
-        return Claimed(job_from(row, Scope(owner.tenant_id, owner.project_id), lease_live=True))
+        scope = Scope(owner.tenant_id, owner.project_id)
+        return Claimed(job_from(row, scope, request_id=owner.request_id, lease_live=True))
 
     def _why_not(self, stage: StageRow, job_id: str, run: int) -> Claim:
         row = self._connection.execute(
@@ -93,7 +94,7 @@ class SqlJobs:
     def advance(self, job: ArtifactJob, stage: StageRow, target: State) -> None:
         allowed = states.sources(target, Moment.FINISH, stage.name)
         ended = states.is_terminal(target, retry_due=False)
-        values = {"published_at": None, "purpose": None} if ended else {"published_at": now()}
+        values = {"published_at": None, "purpose": None, "replay_from": None} if ended else {"published_at": now()}
         changed = guarded(job, allowed).values(state=target.value, **FREE, **values)
         if self._connection.execute(changed).rowcount == 0:
             raise_why(self._connection, job, target, allowed)

@@ -7,6 +7,9 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
+from sqlalchemy.exc import DBAPIError
+
+from dlpipe.core.errors import Misconfigured
 from dlpipe.db import schema
 from dlpipe.db.engine import SqlDatabase
 
@@ -28,9 +31,17 @@ def migrate(database: SqlDatabase) -> tuple[str | None, str]:
         return before, before
     config = Config()
     config.set_main_option("script_location", str(Path(__file__).parent / "migrations"))
-    with database.engine.begin() as connection:
-        if connection.dialect.name == "postgresql":
-            connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_LOCK})")
-        config.attributes["connection"] = connection
-        command.upgrade(config, "head")
+    try:
+        with database.engine.begin() as connection:
+            if connection.dialect.name == "postgresql":
+                connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_LOCK})")
+            config.attributes["connection"] = connection
+            command.upgrade(config, "head")
+    except DBAPIError as error:
+        what = str(error.orig).partition("\n")[0] or type(error.orig).__name__
+        raise Misconfigured(
+            f"the tables could not be brought from schema {before or 'nothing'} to {schema.SCHEMA_VERSION}: {what}",
+            code="migration_failed",
+            hint="Check that the database's user owns its tables and may create more, and repeat dlpipe migrate.",
+        ) from error
     return before, schema.SCHEMA_VERSION

@@ -11,9 +11,10 @@ import sqlalchemy as sa
 from dlpipe.core.model import ArtifactRecord, JobView, OpView, Scope
 from dlpipe.core.states import Status
 from dlpipe.core.telemetry import Told
+from dlpipe.core.top import Look
 from dlpipe.core.why import Standing
 from dlpipe.core.wishes import JobFilter, Tally, Wish
-from dlpipe.db import telemetry, views, wishes
+from dlpipe.db import overview, telemetry, views, wishes
 from dlpipe.db.clock import now
 from dlpipe.db.faults import with_faults
 from dlpipe.db.rows import is_uuid, record_from
@@ -59,6 +60,10 @@ class SqlOwned:
         self.grant(Wish.REFRESH, [job_id])
         return self._status(job_id)
 
+    def replay(self, job_id: str, from_stage: str) -> Status | None:
+        self.grant(Wish.REPLAY, [job_id], from_stage)
+        return self._status(job_id)
+
     def pause(self, job_id: str) -> JobView | None:
         self.grant(Wish.PAUSE, [job_id])
         return self.get(job_id)
@@ -67,14 +72,17 @@ class SqlOwned:
         self.grant(Wish.RESUME, [job_id])
         return self.get(job_id)
 
-    def grant(self, wish: Wish, job_ids: Sequence[str]) -> list[str]:
-        return wishes.grant(self._connection, self._scope, wish, job_ids)
+    def grant(self, wish: Wish, job_ids: Sequence[str], from_stage: str | None = None) -> list[str]:
+        return wishes.grant(self._connection, self._scope, wish, job_ids, from_stage)
 
     def _status(self, job_id: str) -> Status | None:
         if not is_uuid(job_id):
             return None
         found = self._connection.scalar(sa.select(_J.status).where(_J.job_id == job_id, owned_by(self._scope)))
         return Status(found) if found else None
+
+    def overview(self) -> Look:
+        return overview.look(self._connection, self._scope)
 
     def standing(self, job_id: str) -> Standing | None:
         view = self.get(job_id)
@@ -148,7 +156,7 @@ def _filter(only: JobFilter | Status | None) -> JobFilter:
     return only if isinstance(only, JobFilter) else JobFilter(status=only)
 
 
-_HIDDEN = frozenset({"v", "pointer", "known_pointer"})
+_HIDDEN = frozenset({"v", "pointer", "known_pointer", "stored_pointer"})
 """Pointers never leave through a public interface (JOB-4)."""
 
 

@@ -108,6 +108,17 @@ class SqlRegistry:
             )
         )
 
+    def newest_result(self, job_id: str) -> ArtifactRecord | None:
+        row = self._connection.execute(
+            with_faults()
+            .join(job_artifacts, job_artifacts.c.artifact_uuid == _A.artifact_uuid)
+            .outerjoin(manifest, manifest.c.artifact_uuid == _A.artifact_uuid)
+            .where(job_artifacts.c.job_id == job_id, job_artifacts.c.role == "result")
+            .order_by(sa.func.coalesce(manifest.c.run, 0).desc(), job_artifacts.c.position.desc())
+            .limit(1)
+        ).first()
+        return record_from(row) if row else None
+
     def result_of(self, job_id: str, sha256: str) -> ArtifactRecord | None:
         row = self._connection.execute(
             with_faults()
@@ -129,20 +140,19 @@ class SqlRegistry:
 
     def see_url(self, tenant_id: str, canonical_url: str, blob: KnownBlob) -> None:
         make = postgresql.insert if self._connection.dialect.name == "postgresql" else sqlite.insert
-        facts: dict[str, Any] = {
-            "canonical_url": canonical_url,
-            "sha256": blob.sha256,
-            "pointer": blob.pointer,
-            "size": blob.size,
-            "content_type": blob.content_type,
-            "etag": blob.etag,
-            "last_modified": blob.last_modified,
-            "seen_at": now(),
-        }
+        facts = {**_facts(canonical_url, blob), "seen_at": now()}
         self._connection.execute(
             make(url_index)
             .values(scope=tenant_id, url_sha256=_url_sha256(canonical_url), **facts)
             .on_conflict_do_update(index_elements=[_U.scope, _U.url_sha256], set_=facts)
+        )
+
+    def recall_url(self, tenant_id: str, canonical_url: str, blob: KnownBlob, artifact_uuid: str) -> None:
+        made = sa.select(_A.created_at).where(_A.artifact_uuid == artifact_uuid).scalar_subquery()
+        self._connection.execute(
+            insert_ignoring(self._connection, url_index).values(
+                scope=tenant_id, url_sha256=_url_sha256(canonical_url), **_facts(canonical_url, blob), seen_at=made
+            )
         )
 
     def see_again(self, tenant_id: str, canonical_url: str, sha256: str) -> None:
@@ -165,6 +175,18 @@ class SqlRegistry:
             self._connection.execute(
                 sa.insert(manifest).values(artifact_uuid=artifact_uuid, job_id=job_id, created_at=now(), **facts)
             )
+
+
+def _facts(canonical_url: str, blob: KnownBlob) -> dict[str, Any]:
+    return {
+        "canonical_url": canonical_url,
+        "sha256": blob.sha256,
+        "pointer": blob.pointer,
+        "size": blob.size,
+        "content_type": blob.content_type,
+        "etag": blob.etag,
+        "last_modified": blob.last_modified,
+    }
 
 
 def _url_sha256(canonical_url: str) -> str:

@@ -8,10 +8,15 @@ from dlpipe.core.model import ArtifactJob, ArtifactRecord, Fault, Scope
 from dlpipe.core.states import Purpose, State
 from dlpipe.db.schema import artifact_jobs, jobs
 
-JOB_COLUMNS = (*(c for c in artifact_jobs.c if c.name != "tenant_id"), jobs.c.tenant_id, jobs.c.project_id)
+JOB_COLUMNS = (
+    *(c for c in artifact_jobs.c if c.name != "tenant_id"),
+    jobs.c.tenant_id,
+    jobs.c.project_id,
+    jobs.c.request_id,
+)
 
 
-def job_from(row: Any, scope: Scope, *, lease_live: bool = False) -> ArtifactJob:
+def job_from(row: Any, scope: Scope, *, request_id: str | None = None, lease_live: bool = False) -> ArtifactJob:
     return ArtifactJob(
         job_id=row.job_id,
         scope=scope,
@@ -34,6 +39,8 @@ def job_from(row: Any, scope: Scope, *, lease_live: bool = False) -> ArtifactJob
         due_at=row.due_at,
         published_at=row.published_at,
         purpose=Purpose(row.purpose) if row.purpose else None,
+        replay_from=row.replay_from,
+        request_id=request_id,
     )
 
 

@@ -12,7 +12,7 @@ from sqlalchemy.dialects import postgresql
 
 from dlpipe.db.clock import Moment
 
-SCHEMA_VERSION = "0004"
+SCHEMA_VERSION = "0005"
 """The revision that this code works with: the head of migrations/."""
 
 metadata = sa.MetaData(
@@ -95,8 +95,10 @@ artifact_jobs = sa.Table(
     sa.Column("mirrors", _json()),
     sa.Column("part", sa.String(16)),
     sa.Column("purpose", sa.String(16)),
-    sa.CheckConstraint("purpose IN ('refresh','repair')", name="purpose"),
+    sa.CheckConstraint("purpose IN ('refresh','repair','replay')", name="purpose"),
     sa.Column("paused_at", Moment),
+    sa.Column("replay_from", sa.String(16)),
+    sa.CheckConstraint("replay_from IN ('stream','finalize','index','dedupe')", name="replay_from"),
     sa.CheckConstraint(
         "state IN ('PLANNED','LEASED','HEAD_DONE','RESUME_OK','STREAMING','FINALIZED','INDEXED','DEDUPED',"
         "'FAILED','SKIPPED_DUPLICATE','CANCELED')",

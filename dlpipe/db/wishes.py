@@ -8,27 +8,32 @@ from typing import Any
 import sqlalchemy as sa
 
 from dlpipe.core import states
+from dlpipe.core.flow import REPLAYABLE, OpType
 from dlpipe.core.model import Scope
 from dlpipe.core.states import Moment, Purpose, State, Status
 from dlpipe.core.wishes import Wish
 from dlpipe.db.clock import now
 from dlpipe.db.guards import IDLE, NO_ERROR, in_states
 from dlpipe.db.rows import is_uuid
-from dlpipe.db.schema import artifact_jobs, job_artifacts, jobs
+from dlpipe.db.schema import artifact_jobs, artifact_ops, job_artifacts, jobs
 
-_J, _T, _A = jobs.c, artifact_jobs.c, job_artifacts.c
+_J, _T, _A, _O = jobs.c, artifact_jobs.c, job_artifacts.c, artifact_ops.c
 _ENDS = frozenset(state for state in State if states.is_terminal(state, retry_due=False))
+_NO_PURPOSE: Mapping[str, None] = {"purpose": None, "replay_from": None}
 FAILED_FOR_GOOD = sa.and_(_T.state == State.FAILED.value, _T.due_at.is_(None))
 
 
-def grant(connection: sa.Connection, scope: Scope, wish: Wish, job_ids: Sequence[str]) -> list[str]:
+def grant(
+    connection: sa.Connection, scope: Scope, wish: Wish, job_ids: Sequence[str], from_stage: str | None = None
+) -> list[str]:
     """Answer the jobs that were changed; those of others and those where the wish is void are left alone."""
     ids = [job_id for job_id in job_ids if is_uuid(job_id)]
     if not ids:
         return []
     withdrawn = _withdraw(connection, _these(scope, ids)) if wish is Wish.CANCEL else []
     changed: list[str] = []
-    for where, values, told in _TERMS[wish]:
+    terms = (_replay(from_stage),) if wish is Wish.REPLAY else _TERMS[wish]
+    for where, values, told in terms:
         granted = sa.update(artifact_jobs).where(_these(scope, ids), where).values(**values).returning(_T.job_id)
         these = list(connection.scalars(granted))
         _tell(connection, these, told)
@@ -41,7 +46,7 @@ def _withdraw(connection: sa.Connection, these: sa.ColumnElement[bool]) -> list[
     taken = connection.execute(
         sa.update(artifact_jobs)
         .where(these, in_states(states.withdrawable()), _T.due_at.is_not(None))
-        .values(due_at=None, published_at=None, purpose=None, paused_at=None)
+        .values(due_at=None, published_at=None, paused_at=None, **_NO_PURPOSE)
         .returning(_T.job_id, _T.state)
     ).all()
     for state in {row.state for row in taken}:
@@ -66,17 +71,27 @@ def owned_by(scope: Scope) -> sa.ColumnElement[bool]:
     return sa.and_(_J.tenant_id == scope.tenant_id, _J.project_id == scope.project_id)
 
 
-_REGISTERED = sa.and_(
-    _T.purpose.is_(None),  # what an earlier run registered is no result of a refresh or a repair
-    sa.exists().where(_A.job_id == _T.job_id, _A.role == "result").correlate(artifact_jobs),
+_HAS_RESULT = sa.exists().where(_A.job_id == _T.job_id, _A.role == "result").correlate(artifact_jobs)
+# What an earlier run registered is no result of a further one.
+_REGISTERED = sa.and_(_T.purpose.is_(None), _HAS_RESULT)
+_HAS_FILE = (
+    sa.exists()
+    .where(_O.job_id == _T.job_id, _O.op_type == OpType.FINALIZE.value, _O.state == "finished")
+    .correlate(artifact_jobs)
 )
+_AT_ITS_END = sa.or_(sa.and_(in_states(states.refreshable()), _T.due_at.is_(None)), FAILED_FOR_GOOD)
 _AGAIN: Mapping[str, Any] = {"due_at": now(), "attempts": 0, "published_at": None}
+_FETCHED_AFTER_ALL: Mapping[str, Any] = {
+    # What was wrong with the stored file no further replay can mend.
+    "purpose": sa.case((_T.purpose == Purpose.REPLAY.value, Purpose.REPAIR.value), else_=_T.purpose),
+    "replay_from": None,
+}
 _WITH_WHAT_REMAINS = states.retried(registered=True)
 
 _Term = tuple[sa.ColumnElement[bool], dict[str, Any], dict[str, Any]]
 """Which jobs, what becomes of them, and what their owners are told."""
 
-# A raised fence: a worker in the middle of it can record nothing any more.
+# A raised fence: a worker in the middle of it can record nothing any more, and its op is seen to be abandoned.
 _TERMS: dict[Wish, tuple[_Term, ...]] = {
     Wish.CANCEL: (
         (
@@ -87,7 +102,7 @@ _TERMS: dict[Wish, tuple[_Term, ...]] = {
                 **IDLE,
                 "due_at": None,
                 "paused_at": None,
-                "purpose": None,
+                **_NO_PURPOSE,
             },
             {"status": Status.CANCELED.value, "completed_at": None},
         ),
@@ -107,13 +122,24 @@ _TERMS: dict[Wish, tuple[_Term, ...]] = {
             {**_AGAIN, "state": _WITH_WHAT_REMAINS.value},
             {"status": states.status_of(_WITH_WHAT_REMAINS, retry_due=True).value, "failed_at": None},
         ),
-        (FAILED_FOR_GOOD, dict(_AGAIN), {"status": Status.PENDING.value, "failed_at": None}),
+        (FAILED_FOR_GOOD, {**_AGAIN, **_FETCHED_AFTER_ALL}, {"status": Status.PENDING.value, "failed_at": None}),
     ),
     Wish.REFRESH: (
         (
-            sa.or_(sa.and_(in_states(states.refreshable()), _T.due_at.is_(None)), FAILED_FOR_GOOD),
-            {**_AGAIN, "purpose": Purpose.REFRESH.value},
+            _AT_ITS_END,
+            {**_AGAIN, "purpose": Purpose.REFRESH.value, "replay_from": None},
             {"status": Status.PENDING.value, "progress": 0, "failed_at": None},
         ),
     ),
 }
+
+
+def _replay(from_stage: str | None) -> _Term:
+    """A file that was never registered can be, as long as that is not passed over."""
+    begin = from_stage or REPLAYABLE[0]
+    stored = _HAS_RESULT if begin == "dedupe" else sa.or_(_HAS_RESULT, _HAS_FILE)
+    return (
+        sa.and_(_AT_ITS_END, stored),
+        {**_AGAIN, "purpose": Purpose.REPLAY.value, "replay_from": begin},
+        {"status": Status.PENDING.value, "progress": 0, "failed_at": None},
+    )

@@ -8,7 +8,7 @@ import re
 import signal
 import subprocess
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from dlpipe.core.errors import InvalidInput, Misconfigured
@@ -25,10 +25,11 @@ _NAME = re.compile(r"[a-z][a-z0-9_-]{0,31}")
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """What to run. The name becomes a file name."""
+    """What to run. The name becomes a file name; `env` is laid over what all services are given."""
 
     name: str
     argv: Sequence[str]
+    env: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name) or not self.argv:
@@ -60,7 +61,7 @@ class Supervised:
     def __init__(self, service: Service, *, log_dir: Path, env: Mapping[str, str]) -> None:
         self.service = service
         self.log_file = log_dir / f"{service.name}.log"
-        self._env = env
+        self._env = {**env, **service.env}
         self._process: subprocess.Popen[bytes] | None = None
         self._restarts = Restarts()
         self._status = 0

@@ -110,24 +110,24 @@ class SharedCircuits:
 
     def enter(self, host: str, token: str) -> Pass | Shut:
         args = (token, self._bounds.probe_ms, _PROBED_AGAIN_MS, _FORGOTTEN_MS)
-        word, number = self._line.run(_ENTER, (_key(host),), args)
+        word, number = self._line.run(_ENTER, (key(host),), args)
         word = word.decode() if isinstance(word, bytes) else word
         if word == "shut":
             return Shut(int(number) / 1000)
         return Pass(clean=word == "pass" and int(number) == 0, probe=word == "probe")
 
     def succeeded(self, host: str, token: str) -> None:
-        self._line.run(_SUCCEEDED, (_key(host),), (token,))
+        self._line.run(_SUCCEEDED, (key(host),), (token,))
 
     def failed(self, host: str, token: str) -> None:
         args = (token, self._bounds.failures, self._bounds.open_ms, _FORGOTTEN_MS)
-        self._line.run(_FAILED, (_key(host),), args)
+        self._line.run(_FAILED, (key(host),), args)
 
     def undecided(self, host: str, token: str) -> None:
-        self._line.run(_UNDECIDED, (_key(host),), (token,))
+        self._line.run(_UNDECIDED, (key(host),), (token,))
 
 
-def _key(host: str) -> str:
+def key(host: str) -> str:
     return f"dlpipe:breaker:{{{host}}}"
 
 

@@ -120,31 +120,31 @@ class SharedGate:
         self._line = line
 
     def enter(self, host: str, bounds: Bounds, token: str, ttl_ms: int) -> Wait | None:
-        keys = (_key("rate", host), _key("slots", host), _key("cool", host))
+        keys = (key("rate", host), key("slots", host), key("cool", host))
         args = (bounds.budget, bounds.window_ms, ARRIVES_MS, bounds.slots, ttl_ms, token)
         word, wait_ms = self._line.run(_ENTER, keys, args)
         word = word.decode() if isinstance(word, bytes) else word
         return None if word == "go" else Wait(Why(word), int(wait_ms) / 1000)
 
     def arrived(self, host: str, token: str) -> None:
-        self._line.run(_ARRIVED, (_key("rate", host),), (token,))
+        self._line.run(_ARRIVED, (key("rate", host),), (token,))
 
     def leave(self, host: str, token: str) -> None:
-        self._line.run(_LEAVE, (_key("rate", host), _key("slots", host)), (token,))
+        self._line.run(_LEAVE, (key("rate", host), key("slots", host)), (token,))
 
     def renew(self, held: Sequence[tuple[str, str]], ttl_ms: int) -> None:
         for host in {host for host, _ in held}:
             tokens = [token for at, token in held if at == host]
-            self._line.run(_RENEW, (_key("slots", host),), (ttl_ms, *tokens))
+            self._line.run(_RENEW, (key("slots", host),), (ttl_ms, *tokens))
 
     def cool(self, host: str, ms: int) -> None:
-        self._line.run(_COOL, (_key("cool", host),), (ms,))
+        self._line.run(_COOL, (key("cool", host),), (ms,))
 
     def later(self, host: str, wait_ms: int, step_ms: int, cap_ms: int) -> int:
-        return int(self._line.run(_LATER, (_key("turn", host),), (wait_ms, step_ms, cap_ms)))
+        return int(self._line.run(_LATER, (key("turn", host),), (wait_ms, step_ms, cap_ms)))
 
 
-def _key(kind: str, host: str) -> str:
+def key(kind: str, host: str) -> str:
     # The braces keep all keys of a host on one node of a cluster, as a script needs them.
     return f"dlpipe:{kind}:{{{host}}}"
 

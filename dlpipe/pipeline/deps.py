@@ -8,8 +8,20 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from dlpipe.core.events import Silent
 from dlpipe.core.model import ArtifactJob, Scope
-from dlpipe.core.ports import BlobStore, Database, Flips, Leases, Progress, Publisher, Reservations, Source, Staging
+from dlpipe.core.ports import (
+    BlobStore,
+    Database,
+    Flips,
+    Leases,
+    Progress,
+    Publisher,
+    Reservations,
+    Source,
+    Staging,
+    Telemetry,
+)
 from dlpipe.core.quota import QuotaPolicy
 from dlpipe.core.resume import ResumePolicy
 from dlpipe.core.retries import RetryPolicy
@@ -93,5 +105,6 @@ class Deps:
     chance: Callable[[], float] = random.SystemRandom().random
     clock: Callable[[], float] = time.monotonic
     debug_id: Callable[[], str] = _debug_id
+    telemetry: Telemetry = field(default_factory=Silent)
     unreturned: list[ArtifactJob] = field(default_factory=list)
     """Claims of this process that the ledger did not let us end."""

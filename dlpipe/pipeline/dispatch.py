@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dlpipe.core.crash import crash_point
+from dlpipe.core.events import HintsSent
 from dlpipe.core.ports import Hint
 from dlpipe.pipeline.deps import Deps
 from dlpipe.pipeline.round import Round
@@ -65,4 +66,5 @@ def _send(deps: Deps, hints: Sequence[Hint]) -> None:
         with deps.database.write() as unit:
             unit.backlog.unpublish([hint.job_id for hint in hints])
         raise
+    deps.telemetry.tell(HintsSent(len(hints)))
     crash_point("dispatch.sent")

@@ -128,13 +128,19 @@ class Planned:
 def plan_each(deps: Deps, requests: Iterable[Mapping[str, Any]]) -> Iterator[Planned | Refusal]:
     """Plan in batches, and say of each request, in no strict order, what became of it."""
     numbered = enumerate(requests, start=1)
-    while batch := list(islice(numbered, BATCH)):
+    more = True
+    while more:
         specs: list[tuple[int, JobSpec, bool]] = []
-        for position, fields in batch:
+        # Checked as they come: what is refused, however large, is not kept until its batch is full.
+        more = False
+        for position, fields in islice(numbered, BATCH):
+            more = True
             try:
                 specs.append((position, spec(deps, fields), bool(fields.get(REFRESH))))
             except InvalidInput as error:
                 yield Refusal(position, error.code, error.message, error.hint)
+        if not specs:
+            continue
         with deps.database.write() as unit:
             answers = unit.jobs.plan_if_absent([made for _, made, _ in specs])
             answers = [

@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 from dlpipe.core.crash import crash_point
 from dlpipe.core.errors import BrokerUnavailable, LeaseUnavailable, StageFailure
+from dlpipe.core.events import RoundEnded
 from dlpipe.pipeline import blobs, dispatch, holders, parts
 from dlpipe.pipeline.deps import Deps
 from dlpipe.pipeline.round import Report, Round
@@ -25,17 +26,25 @@ WALKS: tuple[Callable[[Round], None], ...] = (blobs.registered, blobs.rehashed, 
 def reconcile(deps: Deps, *, dry_run: bool = False) -> Report:
     """One bounded round. A dry run says what there is to do, and changes nothing."""
     this = Round(deps, dry_run=dry_run)
-    _tried(this, holders.silent)
-    with this.unit() as unit:
-        this.count("ops_abandoned", unit.ledger.mark_abandoned(deps.policy.batch))
-        crash_point("reconcile.marking")
-    _send(this)
-    for walk in WALKS:
-        _tried(this, walk)
+    try:
+        _go_round(this)
+    finally:
+        if not dry_run:
+            deps.telemetry.tell(RoundEnded(this.report().counts()))
     report = this.report()
     if any(report.counts().values()):
         log.info("reconcile%s %s", " (dry run)" if dry_run else "", report)
     return report
+
+
+def _go_round(this: Round) -> None:
+    _tried(this, holders.silent)
+    with this.unit() as unit:
+        this.count("ops_abandoned", unit.ledger.mark_abandoned(this.deps.policy.batch))
+        crash_point("reconcile.marking")
+    _send(this)
+    for walk in WALKS:
+        _tried(this, walk)
 
 
 def _tried(this: Round, step: Callable[[Round], None]) -> None:

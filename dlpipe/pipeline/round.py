@@ -76,10 +76,15 @@ class Round:
     @contextmanager
     def unit(self) -> Iterator[Unit]:
         """A transaction; a dry run makes every change in it, to see what it comes to, and undoes it."""
-        with self.deps.database.write() as unit:
-            yield unit
-            if self.dry_run:
-                unit.rollback()
+        before = self._counts.copy()
+        try:
+            with self.deps.database.write() as unit:
+                yield unit
+                if self.dry_run:
+                    unit.rollback()
+        except BaseException:
+            self._counts = before  # what was counted in it did not happen
+            raise
 
     def count(self, kind: str, number: int = 1) -> None:
         self._counts[kind] += number

@@ -5,11 +5,10 @@ A message is only a hint. The Redis lock decides who works; the fence in the row
 
 from __future__ import annotations
 
-import logging
-import traceback
 from dataclasses import dataclass
 
 from dlpipe.core import flow, keys, states
+from dlpipe.core.about import about
 from dlpipe.core.crash import crash_point
 from dlpipe.core.errors import (
     LeaseBusy,
@@ -23,11 +22,10 @@ from dlpipe.core.errors import (
 from dlpipe.core.ports import Lease, Past, Refused
 from dlpipe.core.recovery import FailureWrite, after_failure
 from dlpipe.core.states import State
+from dlpipe.pipeline import telling
 from dlpipe.pipeline.deps import Deps
 from dlpipe.pipeline.stages import STAGES, Stage
 from dlpipe.pipeline.stages.stage import OutOfOrder, Work
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,25 +72,48 @@ Outcome = Done | Dropped | Failed
 
 def run(deps: Deps, stage_name: str, job_id: str, run_no: int) -> Outcome:
     """What a message (stage, job, run) comes to."""
-    stage = STAGES[stage_name](deps)
-    try:
-        _return_claims(deps)
-        with deps.leases.hold(job_id) as lease:
-            claimed = _claim(deps, stage, stage_name, job_id, run_no, lease)
-            if not isinstance(claimed, Work):
+    with about(stage=stage_name, job_id=job_id, run=run_no):
+        try:
+            return _held(deps, STAGES[stage_name](deps), stage_name, job_id, run_no)
+        except LeaseBusy:
+            return _dropped(deps, stage_name, "lease_busy")
+        except LeaseLost as error:
+            return _dropped(deps, stage_name, "lease_lost", error.message)
+        except (LeaseUnavailable, LedgerUnavailable) as error:
+            return _dropped(deps, stage_name, error.code, error.message)
+
+
+def _held(deps: Deps, stage: Stage, stage_name: str, job_id: str, run_no: int) -> Outcome:
+    _return_claims(deps)
+    began = deps.clock()
+    with deps.leases.hold(job_id) as lease:
+        claimed = _claim(deps, stage, stage_name, job_id, run_no, lease)
+        match claimed:
+            case Done():
+                telling.replayed(deps, stage_name, claimed)
                 return claimed
-            try:
-                return _carry_out(deps, stage, stage_name, claimed)
-            except LedgerUnavailable:
-                deps.unreturned.append(claimed.job)  # whichever of its writes it was that was not answered
-                raise
-    except LeaseBusy:
-        return Dropped("lease_busy")
-    except LeaseLost:
-        return Dropped("lease_lost")
-    except (LeaseUnavailable, LedgerUnavailable) as error:
-        log.warning("stage=%s job=%s run=%d not done: %s", stage_name, job_id, run_no, error.code)
-        return Dropped(error.code)
+            case Dropped(reason=reason):
+                return _dropped(deps, stage_name, reason)
+            case FailureWrite():
+                return _failed(deps, stage_name, claimed)
+            case Work(job=job):
+                with about(tenant=job.scope.tenant_id, request_id=job.request_id):
+                    try:
+                        return _carry_out(deps, stage, stage_name, claimed, began)
+                    except LedgerUnavailable:
+                        deps.unreturned.append(job)  # whichever of its writes it was that was not answered
+                        raise
+
+
+def _dropped(deps: Deps, stage_name: str, reason: str, why: str = "") -> Dropped:
+    telling.dropped(deps, stage_name, reason, why=why)
+    return Dropped(reason)
+
+
+def _failed(deps: Deps, stage_name: str, write: FailureWrite, host: str | None = None) -> Failed:
+    outcome = Failed(write.code, write.due_after_s)
+    telling.failed(deps, stage_name, write, outcome, host)
+    return outcome
 
 
 def _return_claims(deps: Deps) -> None:
@@ -107,7 +128,9 @@ def _return_claims(deps: Deps) -> None:
             raise
 
 
-def _claim(deps: Deps, stage: Stage, stage_name: str, job_id: str, run_no: int, lease: Lease) -> Work | Outcome:
+def _claim(
+    deps: Deps, stage: Stage, stage_name: str, job_id: str, run_no: int, lease: Lease
+) -> Work | Done | Dropped | FailureWrite:
     """One transaction: the job becomes ours under a new fence, and the op is on record as started."""
     row = flow.stage(stage_name)
     with deps.database.write() as unit:
@@ -127,7 +150,7 @@ def _claim(deps: Deps, stage: Stage, stage_name: str, job_id: str, run_no: int, 
             # No run of the job can get past it, so the job ends here instead of being sent for ever.
             write = FailureWrite(error.code, error.message, deps.debug_id(), None)
             unit.jobs.fail(job, write)
-            return Failed(write.code, None)
+            return write
         op = unit.ledger.start(keys.op_key(row.op, job_id, **extras), row.op, job)
         if op.prior is not None and op.prior_run == run_no:
             unit.rollback()  # recorded in this very run: the state has nothing to catch up on
@@ -138,7 +161,7 @@ def _claim(deps: Deps, stage: Stage, stage_name: str, job_id: str, run_no: int, 
     return Work(job, results, op, lease)
 
 
-def _carry_out(deps: Deps, stage: Stage, stage_name: str, work: Work) -> Outcome:
+def _carry_out(deps: Deps, stage: Stage, stage_name: str, work: Work, began: float) -> Outcome:
     job = work.job
     try:
         result = (stage.probe(work) if work.op.seen else None) or stage.perform(work)
@@ -146,52 +169,40 @@ def _carry_out(deps: Deps, stage: Stage, stage_name: str, work: Work) -> Outcome
         work.lease.check()
         with deps.database.write() as unit:
             state = stage.record(unit, work, result)
-            unit.ledger.finish(work.op, result, "ok")
+            # First the job's row, then the op, as in a claim: the other way round, the two could block each other.
             unit.jobs.advance(job, flow.stage(stage_name), state)
+            unit.ledger.finish(work.op, result, "ok")
             crash_point(f"{stage_name}.recording")
+        done = Done(state)
+        if work.op.prior is None:
+            telling.recorded(deps, stage_name, done, result, deps.clock() - began)
+        else:
+            telling.replayed(deps, stage_name, done)  # an earlier run's op keeps its first result
         crash_point(f"{stage_name}.recorded")
-        return Done(state)
-    except LeaseLost as error:
-        log.warning("stage=%s job=%s run=%d given up: %s", stage_name, job.job_id, job.run, error.message)
+        return done
+    except LeaseLost:
         with deps.database.write() as unit:
             unit.jobs.hand_back(job)  # a no-op when a later fence is on it already
-        return Dropped("lease_lost")
+        raise
     except (LedgerUnavailable, LeaseUnavailable):
         raise
     except StageFailure as failure:
-        return _fail(deps, stage_name, work, failure)
+        return _fail(deps, stage_name, work, failure, deps.debug_id())
     except Exception as error:
+        debug_id = deps.debug_id()
+        telling.surprise(error, debug_id)
         surprise = Retryable(f"an unexpected {type(error).__name__}", code="internal_error")
-        return _fail(deps, stage_name, work, surprise, unexpected=error)
+        return _fail(deps, stage_name, work, surprise, debug_id)
 
 
-def _fail(
-    deps: Deps, stage_name: str, work: Work, failure: StageFailure, unexpected: Exception | None = None
-) -> Outcome:
-    job, debug_id = work.job, deps.debug_id()
+def _fail(deps: Deps, stage_name: str, work: Work, failure: StageFailure, debug_id: str) -> Outcome:
+    job = work.job
     write = after_failure(failure, job.state, job.attempts, debug_id, deps.chance(), deps.policy.retry)
-    log.log(
-        logging.ERROR if unexpected else logging.WARNING,
-        "stage=%s job=%s run=%d host=%s failed code=%s debug_id=%s due_after_s=%s",
-        stage_name,
-        job.job_id,
-        job.run,
-        job.host,
-        write.code,
-        debug_id,
-        write.due_after_s,
-    )
-    if unexpected is not None:
-        # Where it happened, without the exception's own text: that may hold an address with a secret.
-        frames = "".join(traceback.format_tb(unexpected.__traceback__))
-        log.error("debug_id=%s %s at\n%s", debug_id, type(unexpected).__name__, frames)
-    try:
-        with deps.database.write() as unit:
-            unit.ledger.fail(work.op, write.code)
-            unit.jobs.fail(job, write)
-            crash_point(f"{stage_name}.failing")
-    except LeaseLost:
-        return Dropped("lease_lost")
+    with deps.database.write() as unit:
+        unit.jobs.fail(job, write)
+        unit.ledger.fail(work.op, write.code)
+        crash_point(f"{stage_name}.failing")
+    failed = _failed(deps, stage_name, write, job.host)
     crash_point(f"{stage_name}.failed")
     deps.progress.clear(job.job_id)
-    return Failed(write.code, write.due_after_s)
+    return failed

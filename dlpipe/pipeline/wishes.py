@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from dlpipe.core.errors import InvalidInput, LeaseUnavailable
+from dlpipe.core.flow import REPLAYABLE
 from dlpipe.core.model import JOB_TYPE_ARTIFACT, ArtifactRecord, Fault, JobView, Scope
 from dlpipe.core.states import Status
 from dlpipe.core.wishes import JobFilter, Wish
@@ -69,6 +70,22 @@ def refresh(deps: Deps, scope: Scope, job_id: str) -> JobView | None:
     return view
 
 
+def replay(deps: Deps, scope: Scope, job_id: str, from_stage: str) -> JobView | None:
+    """Do a job's stages again from its stored file, without the network (JOB-7); how the job stands afterwards."""
+    if from_stage not in REPLAYABLE:
+        raise InvalidInput(
+            "a replay cannot begin there",
+            code="replay_from_invalid",
+            hint=f"Use one of {', '.join(REPLAYABLE)}; what comes before them asks the server: see dlpipe refresh.",
+        )
+    with deps.database.write() as unit:
+        unit.owned(scope).replay(job_id, from_stage)
+        view = unit.owned(scope).get(job_id)
+    if view is not None:
+        nudge(deps)
+    return view
+
+
 def _of_artifact(view: JobView | None) -> JobView | None:
     if view is not None and view.job_type != JOB_TYPE_ARTIFACT:
         raise InvalidInput(
@@ -85,11 +102,14 @@ _MEANT = {
     Wish.RESUME: JobFilter(ended=False, paused=True),
     Wish.RETRY: JobFilter(status=Status.FAILED),
     Wish.REFRESH: JobFilter(ended=True),
+    Wish.REPLAY: JobFilter(ended=True),
 }
 """Where each wish can have an effect at all."""
 
 
-def of_all(deps: Deps, scope: Scope, wish: Wish, only: JobFilter, *, dry_run: bool = False) -> Iterator[list[JobView]]:
+def of_all(
+    deps: Deps, scope: Scope, wish: Wish, only: JobFilter, *, from_stage: str | None = None, dry_run: bool = False
+) -> Iterator[list[JobView]]:
     """Do it to all jobs that the filter lets through, batch by batch; answer those that it was done to, as they were.
 
     Each batch is a transaction of its own. A job is met once, so one that fails again meanwhile is not tried for ever.
@@ -101,7 +121,7 @@ def of_all(deps: Deps, scope: Scope, wish: Wish, only: JobFilter, *, dry_run: bo
         with deps.database.read() if dry_run else deps.database.write() as unit:
             found = unit.owned(scope).list_(only, deps.policy.batch, after)
             ids = [view.job_id for view in found]
-            done = set(ids if dry_run else unit.owned(scope).grant(wish, ids))
+            done = set(ids if dry_run else unit.owned(scope).grant(wish, ids, from_stage))
         if not found:
             return
         after = ids[-1]

@@ -163,6 +163,7 @@ QUESTIONS: dict[str, Question] = {
     "list after": lambda unit, scope, job_id: unit.owned(scope).list_(None, 9, job_id),
     "cancel": lambda unit, scope, job_id: unit.owned(scope).cancel(job_id),
     "refresh": lambda unit, scope, job_id: unit.owned(scope).refresh(job_id),
+    "replay": lambda unit, scope, job_id: unit.owned(scope).replay(job_id, "stream"),
     "retry": lambda unit, scope, job_id: unit.owned(scope).retry(job_id),
     "pause": lambda unit, scope, job_id: unit.owned(scope).pause(job_id),
     "resume": lambda unit, scope, job_id: unit.owned(scope).resume(job_id),

@@ -236,6 +236,15 @@ def _waits_at_index(world: World) -> None:
         assert unit.jobs.hand_back(job)
 
 
+def _to_replay(world: World) -> None:
+    """It is done, and to be done again from its stored file; by now the server has other bytes, which nobody wants."""
+    world.source.put(URL, BODY, chunk=CHUNK)
+    job_id = world.fetch(URL)
+    world.source.put(URL, OTHER)
+    with world.database.write() as unit:
+        unit.owned(Scope()).replay(job_id, "stream")
+
+
 def _wrong(world: World) -> None:
     world.plan(URL, sha256=sha256(OTHER))
 
@@ -280,6 +289,10 @@ KINDS = (
         for stage in ("resume_decide", "finalize", "index", "dedupe")
     ),
     Kind("remaining", "the file is in its place, the rest is to do", _waits_at_index, ("dispatch", "index", "dedupe")),
+    Kind(
+        "replayed", "done, and done again from the stored file", _to_replay,
+        ("head", "stream", "finalize", "index", "dedupe"), page=None,
+    ),
     Kind("orphan", "a worker vanished in the stream", _left_at("stream"), ("reconcile", "head"), heals=True),
     Kind("orphan-file", "a worker vanished at finalize", _left_at("finalize"), ("finalize",), heals=True),
     Kind("placed", "a worker vanished between name and record", _placed, ("finalize",), heals=True),

@@ -133,7 +133,10 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Said]:
         fleet.plan([good])
         texts["messages that wait"] = everything_in(broker)
         flower_port = free_port()
-        worker = fleet.worker("w1", "-E", "-l", "DEBUG", pool="prefork", size=2)
+        shown = {"w1": str(free_port()), "w2": str(free_port())}
+        worker = fleet.worker("w1", "-E", "-l", "DEBUG", pool="prefork", size=2, DLPIPE_METRICS_PORT=shown["w1"])
+        as_json = {"DLPIPE_LOG_FORMAT": "json", "DLPIPE_METRICS_PORT": shown["w2"]}
+        other = fleet.worker("w2", "-E", "-l", "DEBUG", pool="threads", size=2, **as_json)
         flower = fleet.celery("flower", "flower", f"--port={flower_port}", FLOWER_UNAUTHENTICATED_API="true")
         seen = "/api/workers?refresh=1"
         fleet.until(lambda: "w1@test" in (page(flower_port, seen) or ""), "Flower to see the worker", flower)
@@ -150,7 +153,8 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Said]:
         job_ids = [row.job_id for row in fleet.sql("SELECT job_id FROM jobs")]
         texts |= flower_says(flower_port)
         texts |= commands_say(fleet, job_ids)
-        for process in (flower, beat, worker):
+        texts |= {f"metrics of {name}": page(int(port), "/metrics") or "" for name, port in shown.items()}
+        for process in (flower, beat, worker, other):
             process.stop()
         texts["what Redis was told"] = monitor.said()
         texts["what Redis holds"] = everything_in(broker)
@@ -217,7 +221,7 @@ def flower_says(port: int) -> dict[str, str]:
 
 
 def commands_say(fleet: Fleet, job_ids: list[str]) -> dict[str, str]:
-    words = [["jobs", "--json"], ["jobs"], ["status", "--json"], ["status"], ["doctor"]]
+    words = [["jobs", "--json"], ["jobs"], ["status", "--json"], ["status"], ["doctor"], ["metrics"]]
     for job in job_ids[:: len(job_ids) // 4]:
         words += [["show", job, "--json"], ["ops", job, "--json"]]
     words += [["show", job_ids[0]], ["ops", job_ids[0]], ["retry", "nobody"]]
@@ -259,10 +263,15 @@ def test_the_search_would_find_something(said: Said) -> None:
     texts = said.texts
     assert SIGNATURE in texts["artifact_jobs.request_url"]
     assert SIGNATURE in texts["url_index.canonical_url"]
-    for where in ("messages that wait", "what Redis was told", "file w1.log", "dlpipe jobs --json"):
+    for where in ("messages that wait", "what Redis was told", "file w1.log", "file w2.log", "dlpipe jobs --json"):
         assert any(job in texts[where] for job in said.job_ids), where
     assert "DEBUG" in texts["file w1.log"]
     assert "DEBUG" in texts["file beat.log"]
+    said_as_json = [json.loads(line) for line in texts["file w2.log"].splitlines() if line.startswith("{")]
+    assert {"debug", "info", "warning"} <= {line["level"] for line in said_as_json}
+    for where in ("metrics of w1", "metrics of w2"):
+        assert "dlpipe_failures_total{" in texts[where], where
+    assert 'code="http_404"' in texts["dlpipe metrics"]
     assert "dlpipe.stream" in texts["Flower /api/tasks?limit=1000"]
     assert "protocol_error" in texts["jobs.error_code"]
 

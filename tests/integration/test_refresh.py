@@ -1,8 +1,9 @@
-"""Refresh and repair against a real web server, and with the command as a user has it. PLAN-6, HEAL-3."""
+"""Refresh, repair and replay against a real web server. PLAN-6, HEAL-3, JOB-7."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from dlpipe.net.cache import CachePolicy
 from dlpipe.pipeline import wishes
 from tests.conftest import absent
 from tests.front import Front
-from tests.pipeline import Pipeline, assert_holds
+from tests.pipeline import NET, Pipeline, assert_holds
 from tests.webservers import KINDS, WebServer
 from tests.world import some_bytes
 
@@ -105,3 +106,20 @@ def test_a_file_that_is_lost_from_the_store_comes_back_under_its_name(
     pipeline.drive()
     assert (pipeline.state(job), pipeline.artifacts(job)) == (State.DEDUPED, before)
     assert path.read_bytes() == OLD
+
+
+@pytest.mark.parametrize("from_stage", ["stream", "index"])
+def test_a_replay_needs_no_server_and_no_way_to_one(pipeline: Pipeline, server: WebServer, from_stage: str) -> None:
+    """The server is gone, the guard lets nobody out, and offline mode would refuse before it."""
+    server.put(NAME, OLD, LONG_AGO)
+    with Front(server.site.port) as front:
+        job = pipeline.fetch(f"{front.url}/{NAME}")
+    before, blobs, asked = pipeline.artifacts(job), pipeline.blobs(), len(front.passed)
+    pipeline.surroundings(replace(NET, allow_private=False, offline=True))
+    with pipeline.database.write() as unit:
+        assert unit.owned(Scope()).replay(job, from_stage) is Status.PENDING
+    pipeline.drive()
+    assert (pipeline.state(job), pipeline.error(job), pipeline.view(job).run) == (State.DEDUPED, None, 2)
+    assert (pipeline.artifacts(job), pipeline.blobs(), len(front.passed)) == (before, blobs, asked)
+    refresh(pipeline, job)  # the same surroundings do refuse who wants to go out
+    assert pipeline.error(job) == "blocked_offline"

@@ -12,6 +12,7 @@ import click
 import pytest
 
 from dlpipe import cli, settings, verify
+from dlpipe.telemetry import series
 from ops import docs
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -23,6 +24,7 @@ _FENCED = re.compile(r"^```([a-z]*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 _INLINE = re.compile(r"`([^`\n]+)`")
 # Neither `from dlpipe import …` nor `celery -A dlpipe …` is a call of ours.
 _CALL = re.compile(r"(?:^|[\s/;&|])(?<!from )(?<!-A )dlpipe ((?:--?|[a-z])[^|&;#\n]*)", re.MULTILINE)
+_PUT_IN = re.compile(r"\$\(([^)]*)\)")
 _TEST = re.compile(r"`(tests/[\w/]+\.py)::(test_\w+)`")
 _LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
 
@@ -65,7 +67,8 @@ def _calls(page: Path) -> Iterator[list[str]]:
     text = page.read_text(encoding="utf-8")
     shown = [code for language, code in _FENCED.findall(text) if language != "python"]
     for code in [*shown, *_INLINE.findall(_FENCED.sub("", text))]:
-        for call in _CALL.findall(code):
+        # What is put in by $(…) is a call of its own.
+        for call in _CALL.findall(_PUT_IN.sub(r"JOB\n\1\n", code)):
             yield shlex.split(call.replace("…", ""), comments=True)
 
 
@@ -126,6 +129,21 @@ def test_findings_of_the_checker_are_listed_with_their_sentences() -> None:
     assert listed == [*verify.FINDINGS.items(), *verify.NOTES.items()]
 
 
+# ── metrics ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_metrics_are_listed_with_their_labels_and_meaning() -> None:
+    section = OPERATIONS.split("\n## Metrics\n")[1].split("\n## ")[0]
+    listed = re.findall(r"^\| `(dlpipe_[a-z_]+)` \| ([^|]*)\| (.+) \|$", section, re.MULTILINE)
+    wanted = [(one.title, " ".join(f"`{label}`" for label in one.labels), one.help) for one in series.ALL.values()]
+    assert [(name, labels.strip(), meaning) for name, labels, meaning in listed] == wanted
+
+
+def test_metrics_named_beside_the_table_exist() -> None:
+    section = OPERATIONS.split("\n## Metrics\n")[1].split("\n## ")[0]
+    assert set(re.findall(r"\bdlpipe_[a-z_]+", section)) == {one.title for one in series.ALL.values()}
+
+
 # ── error codes ───────────────────────────────────────────────────────────────────────────────────
 
 
@@ -165,14 +183,14 @@ def _pattern(value: ast.expr) -> str | None:
             return None  # passed on from elsewhere
 
 
-def _listed_codes() -> set[str]:
+def listed_codes() -> set[str]:
     section = OPERATIONS.split("\n## Error codes\n")[1].split("\n## ")[0]
     cells = re.findall(r"^\| (`[^|]*`) \|", section, re.MULTILINE)
     return {code for cell in cells for code in _INLINE.findall(cell)}
 
 
 def test_every_error_code_is_listed_in_operations() -> None:
-    listed = _listed_codes()
+    listed = listed_codes()
     missing = {f"{code} ({where})" for code, where in _codes() if not any(re.fullmatch(code, one) for one in listed)}
     assert missing == set()
 
@@ -182,7 +200,7 @@ def test_every_listed_error_code_is_in_the_source() -> None:
     text = "\n".join(file.read_text(encoding="utf-8") for file in (ROOT / "dlpipe").rglob("*.py"))
     strangers = {
         code
-        for code in _listed_codes()
+        for code in listed_codes()
         if not any(re.fullmatch(pattern, code) for pattern in patterns) and not re.search(rf"\b{code}\b", text)
     }
     assert strangers == set()

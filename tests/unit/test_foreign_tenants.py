@@ -23,7 +23,7 @@ from tests.world import World
 UNKNOWN = "00000000-0000-5000-8000-000000000000"
 URL = "http://files.example/a.bin"
 
-JOB_CALLS = "get_job explain_job cancel_job pause_job resume_job retry_job refresh_job".split()
+JOB_CALLS = "get_job explain_job cancel_job pause_job resume_job retry_job refresh_job replay_job".split()
 ARTIFACT_CALLS = "get_artifact link_artifact open_artifact".split()
 LISTS: dict[str, Callable[..., Any]] = {
     "list_jobs": lambda **scope: list(dlpipe.list_jobs(**scope)),
@@ -33,11 +33,12 @@ LISTS: dict[str, Callable[..., Any]] = {
     "export": lambda **scope: list(dlpipe.export(**scope)),
 }
 SCOPED_COMMANDS = {
-    "one job": "show why ops cancel pause resume retry refresh".split(),
+    "one job": "show why ops cancel pause resume retry refresh replay".split(),
     "one artifact": ["open"],
     "lists": "jobs artifacts export".split(),
     "makes its own": "fetch plan".split(),  # a tenant given here is whose job it becomes
     "tested with downloads": ["torrents"],
+    "tested with its question": ["top"],  # tests/contract/test_overview.py
 }
 FOREIGN = ({"tenant_id": "other"}, {"project_id": "other"})
 
@@ -78,9 +79,9 @@ def test_no_public_call_is_missing_here() -> None:
 
 
 def test_no_question_to_the_ledger_is_missing_in_its_contract() -> None:
-    from tests.contract import test_jobs_owner, test_results
+    from tests.contract import test_jobs_owner, test_overview, test_results
 
-    text = Path(test_jobs_owner.__file__).read_text() + Path(test_results.__file__).read_text()
+    text = "".join(Path(str(one.__file__)).read_text() for one in (test_jobs_owner, test_overview, test_results))
     methods = {name for name, _ in inspect.getmembers(Owned, inspect.isfunction) if not name.startswith("_")}
     assert {name for name in methods if f"owned(scope).{name}(" not in text} - {"counts", "tally"} == set()
 

@@ -173,6 +173,28 @@ def test_downloads_and_all_else_have_workers_of_their_own(wired: pytest.MonkeyPa
     assert made._services[0]._env["DLPIPE_STORE_ROOT"] == str(tmp_path / "files")
 
 
+def test_each_worker_of_the_stack_has_a_page_of_its_own(wired: pytest.MonkeyPatch) -> None:
+    wired.setenv("DLPIPE_METRICS_PORT", "9464")
+    made = wiring.stack(print)
+    assert isinstance(made, Stack)
+    ports = {each.service.name: each._env["DLPIPE_METRICS_PORT"] for each in made._services}
+    assert ports == {"worker1": "9464", "worker2": "9465", "helper": "9466", "beat": "9464"}
+
+
+@pytest.mark.parametrize("listen", ["localhost", "everywhere", "127.0.0.1:9464"])
+def test_metrics_listen_at_an_address(listen: str) -> None:
+    with pytest.raises(Misconfigured) as refused:
+        load({"DLPIPE_METRICS_LISTEN": listen})
+    assert refused.value.code == "setting_invalid"
+    assert "an IP address" in refused.value.message
+
+
+def test_nothing_is_counted_where_no_page_is_set(wired: pytest.MonkeyPatch) -> None:
+    wiring.count_here()
+    assert wiring._counting == []
+    wiring.show_metrics(dict)
+
+
 def test_an_error_of_the_system_is_a_sentence(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

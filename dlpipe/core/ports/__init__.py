@@ -5,9 +5,10 @@ One contract suite in tests/contract/ runs on every adapter and fake of a port.
 
 from dlpipe.core.ports.blobs import Adopted, BlobStore, Foreign, Part, Staged, Staging, StoredFile
 from dlpipe.core.ports.jobs import Backlog, Claim, Claimed, Held, Hint, Jobs, Owned, Past, Refused
-from dlpipe.core.ports.leases import Lease, Leases, Progress, Publisher, Reservations
-from dlpipe.core.ports.ledger import Cursors, Database, FirstCopy, KnownBlob, Ledger, Registry, StartedOp, Unit
+from dlpipe.core.ports.leases import Lease, Leases, Progress, Publisher, Reservations, Watch
+from dlpipe.core.ports.ledger import Cursors, Database, Figures, FirstCopy, KnownBlob, Ledger, Registry, StartedOp, Unit
 from dlpipe.core.ports.sources import Answer, Flips, Source, TorrentClient
+from dlpipe.core.ports.telemetry import Telemetry
 
 __all__ = [
     "Adopted",
@@ -18,6 +19,7 @@ __all__ = [
     "Claimed",
     "Cursors",
     "Database",
+    "Figures",
     "FirstCopy",
     "Flips",
     "Foreign",
@@ -41,6 +43,8 @@ __all__ = [
     "Staging",
     "StartedOp",
     "StoredFile",
+    "Telemetry",
     "TorrentClient",
     "Unit",
+    "Watch",
 ]

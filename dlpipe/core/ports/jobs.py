@@ -12,6 +12,7 @@ from dlpipe.core.model import ArtifactJob, ArtifactRecord, Fault, JobSpec, JobVi
 from dlpipe.core.recovery import FailureWrite
 from dlpipe.core.states import State, Status
 from dlpipe.core.telemetry import Told
+from dlpipe.core.top import Look
 from dlpipe.core.why import Standing
 from dlpipe.core.wishes import JobFilter, Tally, Wish
 
@@ -165,7 +166,8 @@ class Owned(Protocol):
     def retry(self, job_id: str) -> Status | None:
         """Make a job that failed for good due again, with its attempts given back; status as above.
 
-        What the failed run was for, a refresh or a repair, the next one is for as well.
+        What the failed run was for, a refresh or a repair, the next one is for as well; after a replay that failed the
+        file is to be right again whatever it takes, so that the next one is a repair.
         """
 
     def refresh(self, job_id: str) -> Status | None:
@@ -173,6 +175,13 @@ class Owned(Protocol):
 
         A job on its way is left alone, and so is a canceled one; one that failed for good is due as by `retry`, and
         its next run asks the server as well. Status as above. What the job has registered stays registered.
+        """
+
+    def replay(self, job_id: str, from_stage: str) -> Status | None:
+        """Make a job due again that has its file, to do its stages from that one on from the stored bytes (JOB-7).
+
+        Done to jobs as by `refresh`, if they have a result, or failed after their file was in its place. Status as
+        above.
         """
 
     def pause(self, job_id: str) -> JobView | None:
@@ -184,8 +193,14 @@ class Owned(Protocol):
     def resume(self, job_id: str) -> JobView | None:
         """Let a paused job go on as soon as it is due; answer how it stands then."""
 
-    def grant(self, wish: Wish, job_ids: Sequence[str]) -> list[str]:
-        """Do to each of these what the wish says, where that is possible; answer which were changed."""
+    def grant(self, wish: Wish, job_ids: Sequence[str], from_stage: str | None = None) -> list[str]:
+        """Do to each of these what the wish says, where that is possible; answer which were changed.
+
+        `from_stage`: where a replay begins to do things again.
+        """
+
+    def overview(self) -> Look:
+        """How all of the owner's jobs stand at this moment; the cost is bounded, however many there are."""
 
     def standing(self, job_id: str) -> Standing | None:
         """The job with what its owner need not see, but an explanation of it must know."""

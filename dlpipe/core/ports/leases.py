@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager
 from typing import Protocol
 
 from dlpipe.core.ports.jobs import Hint
+from dlpipe.core.top import HostState, LastRound
 
 
 class Lease(Protocol):
@@ -54,6 +55,18 @@ class Progress(Protocol):
     def report(self, job_id: str, done: int, total: int | None) -> None: ...
     def clear(self, job_id: str) -> None: ...
     def get(self, job_ids: Sequence[str]) -> Mapping[str, tuple[int, int | None]]: ...
+
+
+class Watch(Protocol):
+    """How things stand beside the ledger, for people to watch. LeaseUnavailable when Redis does not answer."""
+
+    def hosts(self, hosts: Sequence[str]) -> Mapping[str, HostState]:
+        """What keeps requests from each of these hosts right now."""
+
+    def put_round(self, found: Mapping[str, int]) -> None:
+        """Remember for a day what a round of reconcile found."""
+
+    def last_round(self) -> LastRound | None: ...
 
 
 class Reservations(Protocol):

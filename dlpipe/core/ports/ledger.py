@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from dlpipe.core.downloads import Downloads
+from dlpipe.core.figures import Totals, Waiting
 from dlpipe.core.flow import OpType
 from dlpipe.core.model import ArtifactJob, ArtifactRecord, Fault, Scope
 from dlpipe.core.ports.jobs import Backlog, Jobs, Owned
@@ -91,6 +92,9 @@ class Registry(Protocol):
     def add_artifact(self, record: ArtifactRecord) -> None:
         """Register a result and link it to its job; the same record again changes nothing."""
 
+    def newest_result(self, job_id: str) -> ArtifactRecord | None:
+        """The result that the job's latest run brought, or found unchanged."""
+
     def result_of(self, job_id: str, sha256: str) -> ArtifactRecord | None:
         """The newest result of the job that is these bytes."""
 
@@ -104,6 +108,9 @@ class Registry(Protocol):
         """The file is there and right: no artifact whose file it is stays marked. Answer how many were."""
 
     def see_url(self, tenant_id: str, canonical_url: str, blob: KnownBlob) -> None: ...
+
+    def recall_url(self, tenant_id: str, canonical_url: str, blob: KnownBlob, artifact_uuid: str) -> None:
+        """Know the URL by these bytes as when that artifact was made; a row that is there stays as it is."""
 
     def see_again(self, tenant_id: str, canonical_url: str, sha256: str) -> None:
         """The URL still gives these bytes, as of now; a row that tells of other bytes stays as it is."""
@@ -121,6 +128,15 @@ class Cursors(Protocol):
     def put(self, name: str, position: str) -> None: ...
 
 
+class Figures(Protocol):
+    """How much there is, over all tenants."""
+
+    def waiting(self) -> Waiting: ...
+
+    def totals(self) -> Totals:
+        """Reads whole tables: not to be asked for often."""
+
+
 class Unit(Protocol):
     """One transaction and the repositories that share it."""
 
@@ -136,6 +152,8 @@ class Unit(Protocol):
     def cursors(self) -> Cursors: ...
     @property
     def torrents(self) -> Downloads: ...
+    @property
+    def figures(self) -> Figures: ...
 
     def owned(self, scope: Scope) -> Owned:
         """There is no other way to an owner's jobs, so that no query can forget whose they are."""

@@ -8,6 +8,7 @@ from dlpipe.core.model import NO_JOB, ArtifactJob
 from dlpipe.core.ports import FirstCopy, Unit
 from dlpipe.core.results import DedupeAction, DedupeResult, FinalizeResult, IndexResult, Result, Results
 from dlpipe.core.states import State
+from dlpipe.pipeline.stages import stored
 from dlpipe.pipeline.stages.stage import Stage, Work, expect, latest
 
 
@@ -23,6 +24,8 @@ class Dedupe(Stage):
     def perform(self, work: Work) -> DedupeResult:
         indexed = latest(work.results, OpType.INDEX, IndexResult)
         placed = latest(work.results, OpType.FINALIZE, FinalizeResult)
+        if stored.is_replay(work.job):
+            stored.look(self.deps, work.job, stored.of(work.results), "dedupe")
         first = self._first(work.job, indexed.sha256)
         if first is None or first.job_id == work.job.job_id:
             return DedupeResult(DedupeAction.DOWNLOAD, 0)

@@ -10,6 +10,7 @@ from dlpipe.core.model import ArtifactJob
 from dlpipe.core.ports import Unit
 from dlpipe.core.results import FinalizeResult, Result, Results, StreamResult
 from dlpipe.core.states import State
+from dlpipe.pipeline.stages import stored
 from dlpipe.pipeline.stages.head import extension_of
 from dlpipe.pipeline.stages.stage import Stage, Work, in_run, registered
 
@@ -45,6 +46,8 @@ class Finalize(Stage):
 
     def probe(self, work: Work) -> FinalizeResult | None:
         """Crashed between name and record? Then the file is there, and the part may still be, too."""
+        if stored.is_replay(work.job):
+            return None  # it has no part, and what it does can be done again
         streamed, place = self._place(work)
         if not self.deps.store.vouched(place.pointer, streamed.sha256, streamed.size):
             return None
@@ -56,6 +59,8 @@ class Finalize(Stage):
         return FinalizeResult(streamed.sha256, streamed.size, place.pointer, already_there=True)
 
     def perform(self, work: Work) -> FinalizeResult:
+        if stored.is_replay(work.job):
+            return self._in_its_place(work)
         streamed, place = self._place(work)
         job = work.job
         with self.deps.staging.claim(job.scope.tenant_id, job.canonical_url, job.job_id, job.fence) as part:
@@ -65,6 +70,13 @@ class Finalize(Stage):
             else:
                 already = self.deps.store.publish(part, place, streamed.size)
         return FinalizeResult(streamed.sha256, streamed.size, place.pointer, already_there=already)
+
+    def _in_its_place(self, work: Work) -> FinalizeResult:
+        held = stored.of(work.results)
+        stored.look(self.deps, work.job, held, "finalize")
+        if stored.does(work.job, "finalize"):
+            self.deps.store.settle(held.pointer)
+        return FinalizeResult(held.sha256, held.size, held.pointer, already_there=True)
 
     def _copied(self, work: Work, place: Place, streamed: StreamResult) -> bool:
         """What the store can copy by itself need not be sent."""

@@ -1,7 +1,7 @@
 """Ask about the file: of our own index first, then of the server (HEAD-1, HEAD-2).
 
 A refresh never takes the index's word without the server's (PLAN-6); a repair takes it only for bytes that it has
-hashed itself (HEAL-3).
+hashed itself (HEAL-3); a replay asks nobody, and chooses the stored file that the stages behind it go by (JOB-7).
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from dlpipe.core.model import ArtifactJob, ArtifactRecord, Scope
 from dlpipe.core.ports import KnownBlob, Unit
 from dlpipe.core.results import DedupeAction, HeadResult, Result, Results
 from dlpipe.core.states import Purpose, State
+from dlpipe.pipeline.stages import stored
 from dlpipe.pipeline.stages.stage import Stage, Work, expect
 
 ARTIFACT_SCHEMA = 1
@@ -25,6 +26,9 @@ class Head(Stage):
 
     def perform(self, work: Work) -> HeadResult:
         job = work.job
+        if stored.is_replay(job):
+            with self.deps.database.read() as unit:
+                return stored.head_of(stored.choose(unit, job, work.results))
         known = self._known(job)
         if known is not None:
             return known

@@ -12,6 +12,7 @@ from dlpipe.core.model import ArtifactJob, ArtifactRecord
 from dlpipe.core.ports import KnownBlob, Unit
 from dlpipe.core.results import FinalizeResult, IndexResult, Result, Results, ResumeResult, StreamResult
 from dlpipe.core.states import State
+from dlpipe.pipeline.stages import stored
 from dlpipe.pipeline.stages.head import ARTIFACT_SCHEMA
 from dlpipe.pipeline.stages.stage import Stage, Work, expect, latest, registered
 
@@ -23,8 +24,14 @@ class Index(Stage):
         placed = latest(results, OpType.FINALIZE, FinalizeResult)
         return {"sha256": placed.sha256, "pointer": placed.pointer}
 
+    def probe(self, work: Work) -> Result | None:
+        """What an earlier run registered a replay looks at again."""
+        return None if stored.is_replay(work.job) else super().probe(work)
+
     def perform(self, work: Work) -> IndexResult:
         placed = latest(work.results, OpType.FINALIZE, FinalizeResult)
+        if stored.is_replay(work.job):
+            stored.look(self.deps, work.job, stored.of(work.results), "index")
         mine = registered(self.deps, work.job, placed.sha256)
         # Bytes that an earlier run registered have their record, also when it was another stage that made it.
         known = mine.artifact_uuid if mine is not None and mine.storage_pointer == placed.pointer else None
@@ -35,6 +42,10 @@ class Index(Stage):
         placed = latest(work.results, OpType.FINALIZE, FinalizeResult)
         streamed = latest(work.results, OpType.STREAM, StreamResult)
         decided = work.results.latest(OpType.RESUME)
+        again = stored.is_replay(job)
+        if again and not stored.does(job, "index"):
+            unit.registry.note(index.artifact_uuid, job.job_id, {"run": job.run})
+            return State.INDEXED
         unit.registry.add_artifact(
             ArtifactRecord(
                 artifact_uuid=index.artifact_uuid,
@@ -55,27 +66,27 @@ class Index(Stage):
         unit.registry.mend(placed.sha256, placed.pointer)
         # Behind a redirect they are the validators of another URL, and say nothing of what this one gives next time.
         own = streamed.final_url_sha256 == hashlib.sha256(job.canonical_url.encode()).hexdigest()
-        unit.registry.see_url(
-            job.scope.tenant_id,
-            job.canonical_url,
-            KnownBlob(
-                placed.sha256,
-                placed.pointer,
-                placed.size,
-                streamed.etag if own else None,
-                streamed.last_modified if own else None,
-                streamed.content_type,
-            ),
+        blob = KnownBlob(
+            placed.sha256,
+            placed.pointer,
+            placed.size,
+            streamed.etag if own else None,
+            streamed.last_modified if own else None,
+            streamed.content_type,
         )
-        unit.registry.note(
-            index.artifact_uuid,
-            job.job_id,
-            {
-                "run": job.run,
-                "sha256": placed.sha256,
-                "pointer": placed.pointer,
-                "shard_prefix": self.deps.store.shard(placed.pointer),
-                "byte_size": placed.size,
+        if again:  # nobody was asked, so nothing is known anew of what the URL gives
+            unit.registry.recall_url(job.scope.tenant_id, job.canonical_url, blob, index.artifact_uuid)
+        else:
+            unit.registry.see_url(job.scope.tenant_id, job.canonical_url, blob)
+        facts: dict[str, Any] = {
+            "run": job.run,
+            "sha256": placed.sha256,
+            "pointer": placed.pointer,
+            "shard_prefix": self.deps.store.shard(placed.pointer),
+            "byte_size": placed.size,
+        }
+        if not again:  # of how the bytes came a replay measures nothing
+            facts |= {
                 "resume_decision": decided.decision if isinstance(decided, ResumeResult) else None,
                 "resume_reason": decided.reason if isinstance(decided, ResumeResult) else None,
                 "bytes_written": streamed.bytes_written,
@@ -84,8 +95,8 @@ class Index(Stage):
                 "fsync_ms": streamed.fsync_ms,
                 "avg_write_mibps": _rate(streamed),
                 "quota_json": _quota(streamed),
-            },
-        )
+            }
+        unit.registry.note(index.artifact_uuid, job.job_id, facts)
         return State.INDEXED
 
 

@@ -10,6 +10,7 @@ from dlpipe.core.ports import Unit
 from dlpipe.core.remote import RemoteFacts
 from dlpipe.core.results import HeadResult, Result, Results, ResumeResult
 from dlpipe.core.states import State
+from dlpipe.pipeline.stages import stored
 from dlpipe.pipeline.stages.pace import Pace
 from dlpipe.pipeline.stages.stage import Stage, Work, in_run
 
@@ -22,6 +23,8 @@ class ResumeDecide(Stage):
     def perform(self, work: Work) -> ResumeResult:
         job = work.job
         head = in_run(work.results, OpType.HEAD, HeadResult)
+        if stored.is_replay(job):
+            return ResumeResult("replay", f"from_{job.replay_from}", stored.of(work.results).size)
         with self.deps.staging.claim(job.scope.tenant_id, job.canonical_url, job.job_id, job.fence) as part:
             held = part.facts
         # What HEAD said is of the first URL; of a mirror's bytes only the mirror's answer can tell.

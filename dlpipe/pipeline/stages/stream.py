@@ -13,6 +13,7 @@ from dlpipe.core.ports import Part, Unit
 from dlpipe.core.quota import Decision
 from dlpipe.core.results import HeadResult, Result, Results, ResumeResult, StreamResult
 from dlpipe.core.states import State
+from dlpipe.pipeline.stages import stored
 from dlpipe.pipeline.stages.fetch import Fetch
 from dlpipe.pipeline.stages.room import Admission
 from dlpipe.pipeline.stages.stage import Stage, Work, in_run
@@ -26,6 +27,8 @@ class Stream(Stage):
 
     def perform(self, work: Work) -> StreamResult:
         job = work.job
+        if stored.is_replay(job):
+            return self._from_store(work)
         decided = in_run(work.results, OpType.RESUME, ResumeResult)
         began = self.deps.clock()
         with ExitStack() as stack:
@@ -59,6 +62,24 @@ class Stream(Stage):
                 **_figures(admission.first),
                 final_url_sha256=facts.final_url_sha256 if facts else "",
             )
+
+    def _from_store(self, work: Work) -> StreamResult:
+        job, held, began = work.job, stored.of(work.results), self.deps.clock()
+        if stored.does(job, "stream"):
+            stored.read(self.deps, job, held, work.lease)
+            self.deps.progress.clear(job.job_id)
+        return StreamResult(
+            sha256=held.sha256,
+            size=held.size,
+            resumed_from_bytes=held.size,
+            bytes_written=0,
+            elapsed_ms=round((self.deps.clock() - began) * 1000),
+            fsync_ms=0,
+            content_type=held.content_type,
+            etag=held.etag,
+            last_modified=held.last_modified,
+            final_url_sha256=held.final_url_sha256,
+        )
 
     def record(self, unit: Unit, work: Work, result: Result) -> State:
         return State.STREAMING

@@ -80,13 +80,14 @@ def test_parquet_without_pyarrow_says_how_to_get_it(
     monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
     file = tmp_path / "out.parquet"
     ran = desk.command("export", "--parquet", "-o", str(file))
-    assert (ran.code, "[pyarrow_missing]" in ran.err, "pip install pyarrow" in ran.err) == (2, True, True)
+    assert (ran.code, "[pyarrow_missing]" in ran.err, "pip install 'dlpipe[parquet]'" in ran.err) == (2, True, True)
     assert not file.exists()
     assert desk.command("export", "--parquet").code == 2
 
 
 def test_parquet_holds_the_same_rows(desk: Desk, job: str, tmp_path: Path) -> None:
-    parquet = pytest.importorskip("pyarrow.parquet")
+    import pyarrow.parquet as parquet  # type: ignore[import-untyped]
+
     file = tmp_path / "out.parquet"
     assert desk.command("export", "--parquet", "-o", str(file)).code == 0
     (row,) = parquet.read_table(file).to_pylist()

@@ -37,7 +37,7 @@ def test_a_paused_job_is_shown_as_such_and_goes_on_when_resumed(desk: Desk) -> N
     assert desk.command("resume", job).code == 1
 
 
-@pytest.mark.parametrize("wish", ["pause", "resume", "cancel", "retry"])
+@pytest.mark.parametrize("wish", ["pause", "resume", "cancel", "retry", "replay"])
 def test_unknown_and_foreign_ids_answer_alike(desk: Desk, wish: str) -> None:
     job, before = desk.plan(URL), desk.everything()
     unknown, foreign = desk.command(wish, UNKNOWN), desk.command(wish, job, "--tenant", "other")
@@ -46,7 +46,7 @@ def test_unknown_and_foreign_ids_answer_alike(desk: Desk, wish: str) -> None:
     assert desk.everything() == before
 
 
-@pytest.mark.parametrize("wish", ["pause", "resume", "cancel", "retry"])
+@pytest.mark.parametrize("wish", ["pause", "resume", "cancel", "retry", "replay"])
 def test_ids_or_a_filter_and_not_both_or_neither(desk: Desk, wish: str, failed: list[str]) -> None:
     before = desk.everything()
     for words in ([], [failed[0], "--host", "gone.example"], [failed[0], "--dry-run"], ["--dry-run"]):
@@ -85,3 +85,25 @@ def test_cancel_by_host_reaches_what_is_not_done(desk: Desk) -> None:
     here, there = desk.plan(URL), desk.plan("http://other.example/a")
     assert desk.command("cancel", "--host", "files.example").out == "1 job canceled\n"
     assert (desk.state(here), desk.state(there)) == (State.CANCELED, State.PLANNED)
+
+
+def test_a_replay_by_id_says_how_the_job_stands_and_a_wrong_stage_is_refused(desk: Desk) -> None:
+    desk.source.put(URL, b"x" * 100)
+    job = desk.fetch(URL)
+    before = desk.everything()
+    assert desk.command("replay", job, "--from", "head").code == 2
+    assert desk.everything() == before
+    desk.source.pages.clear()
+    assert desk.command("replay", job, "--from", "index").out == f"{job} pending\n"
+    assert desk.command("show", job, "--json").record["purpose"] == "replay"
+    assert "without the network" in desk.command("why", job).out
+    desk.drive()
+    assert (desk.state(job), desk.view(job).run) == (State.DEDUPED, 2)
+    waiting = desk.plan("http://other.example/a")
+    late = desk.command("replay", waiting)
+    assert (late.code, late.out) == (1, f"{waiting} pending (nothing to replay)\n")
+    assert desk.command("replay", "--host", "files.example").out == "1 job marked for a replay\n"
+    back = desk.command("cancel", job)
+    assert (back.code, back.out) == (0, f"{job} completed (its further run is taken back)\n")
+    ops = desk.command("ops", job, "--json").out
+    assert ("from_index" in ops, "local:" in ops) == (True, False)

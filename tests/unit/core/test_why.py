@@ -56,6 +56,7 @@ CASES: list[tuple[Situation, dict[str, Any], dict[str, Any], Surroundings, list[
     (Situation.DUE, {}, {}, FREE, ["due and not sent yet", "within seconds"]),
     (Situation.DUE, {"state": State.FAILED, **ERROR}, {}, FREE, ["due and not sent yet"]),
     (Situation.DUE, {"state": State.DEDUPED, "purpose": Purpose.REFRESH}, {}, FREE, ["ask the server whether"]),
+    (Situation.DUE, {"state": State.DEDUPED, "purpose": Purpose.REPLAY}, {}, FREE, ["without the network"]),
     (Situation.DUE, {"state": State.DEDUPED, "purpose": Purpose.REPAIR}, {}, FREE, ["missing or damaged"]),
     (Situation.SENT, {}, {"published_at": AGO}, replace(FREE, host_full=True), ["sent 5 seconds ago", "free worker"]),
     (Situation.MESSAGE_LATE, {}, {"published_at": LONG_AGO}, FREE, ["3 hours ago", "dlpipe status", "by itself"]),

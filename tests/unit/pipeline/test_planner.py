@@ -132,6 +132,14 @@ def test_many_are_taken_in_batches_so_that_memory_is_bounded(world: World) -> No
     assert seen == BATCH
 
 
+def test_what_is_refused_is_answered_before_the_next_is_taken(world: World) -> None:
+    def requests() -> Iterator[dict[str, Any]]:
+        yield {"url": "x" * 100_000}
+        raise AssertionError("kept until its batch is full, it would pile up")
+
+    assert isinstance(next(planner.plan_each(world.deps, requests())), planner.Refusal)
+
+
 def test_of_very_many_refusals_the_first_are_kept_and_all_are_counted(world: World) -> None:
     summary = planner.plan_many(world.deps, ({"url": "bad"} for _ in range(PlanSummary.KEPT_REFUSALS + 5)))
     assert summary.refused_count == PlanSummary.KEPT_REFUSALS + 5

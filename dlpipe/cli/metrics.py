@@ -1,0 +1,29 @@
+"""`dlpipe metrics`."""
+
+from __future__ import annotations
+
+import click
+
+from dlpipe.cli import EXIT_OK
+
+
+@click.command()
+def metrics() -> int:
+    """Print the ledger's figures once, in the format of Prometheus.
+
+    \b
+    dlpipe metrics
+    dlpipe metrics > /var/lib/node_exporter/textfile/dlpipe.prom
+
+    What stands in the ledger, over all tenants. What happens in workers, and how fast, they show themselves
+    (metrics.port in the settings).
+    """
+    from dlpipe import wiring
+    from dlpipe.telemetry import page
+
+    with wiring.database().read() as unit:
+        waiting = unit.figures.waiting()
+    with wiring.database().read() as unit:
+        totals = unit.figures.totals()
+    click.echo(page.of_ledger(waiting, totals), nl=False)
+    return EXIT_OK
