@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from dlpipe.core import states
-from dlpipe.core.errors import InvalidInput, StageFailure
+from dlpipe.core.errors import InvalidInput, Postponed, StageFailure
 from dlpipe.core.model import NO_JOB, ArtifactRecord, Fault, Scope
 from dlpipe.core.ports import StoredFile, Unit
 from dlpipe.core.recovery import (
@@ -35,9 +35,14 @@ ROWS, REHASH, FILES = "reconcile.rows", "reconcile.rehash", "reconcile.files"
 
 @contextmanager
 def _passed_over(this: Round, what: str) -> Iterator[None]:
-    """A file that cannot be read, or a row whose pointer leads nowhere, must not keep a walk from those behind it."""
+    """A file that cannot be read, or a row whose pointer leads nowhere, must not keep a walk from those behind it.
+
+    A store that is away does: each of them would cost the time that it takes to find that out.
+    """
     try:
         yield
+    except Postponed:
+        raise
     except (StageFailure, InvalidInput) as error:
         log.warning("reconcile: %s passed over: %s", what, error)
         this.found("unfinished", what, error.code)
