@@ -46,8 +46,8 @@ class RoutedBlobStore:
     def place_at(self, pointer: str) -> Place:
         return self._of(pointer).place_at(pointer)
 
-    def publish(self, part: Part, place: Place, size: int) -> bool:
-        return self._at(place).publish(part, place, size)
+    def publish(self, part: Part, place: Place, size: int, *, doubted: bool = False) -> bool:
+        return self._at(place).publish(part, place, size, doubted=doubted)
 
     def size(self, pointer: str) -> int | None:
         return self._of(pointer).size(pointer)

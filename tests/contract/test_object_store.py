@@ -210,6 +210,25 @@ def test_what_was_checked_when_it_was_stored_need_not_be_read(
         store.is_right(place.pointer, DIGEST, len(BODY))
 
 
+def test_what_is_said_to_be_of_other_bytes_is_not_right(store: ObjectBlobStore, bucket: Bucket) -> None:
+    place = store.place("t", "p", DIGEST, "")
+    obstore.put(bucket.store, place.path, WRONG, attributes={"sha256": hashlib.sha256(WRONG).hexdigest()})
+    assert not store.vouched(place.pointer, DIGEST, len(BODY))
+
+
+def test_what_was_found_wrong_is_believed_only_once_it_was_read(
+    store: ObjectBlobStore, bucket: Bucket, tmp_path: Path
+) -> None:
+    """A disk of the server's went bad, say, and the metadata did not."""
+    place = store.place("t", "p", DIGEST, "")
+    obstore.put(bucket.store, place.path, WRONG, attributes={"sha256": DIGEST})
+    with brought(tmp_path) as part:
+        assert store.publish(part, place, len(BODY), doubted=True) is False
+    assert contents(bucket.store) == {place.path: BODY, f".quarantine/{place.path}": WRONG}
+    with brought(tmp_path) as part:
+        assert store.publish(part, place, len(BODY), doubted=True) is True
+
+
 def test_bytes_that_are_changed_on_their_way_get_no_key(object_server: ObjectServer, tmp_path: Path) -> None:
     """The server is told the sha256 of what it is to get, and refuses what is not that."""
     url = object_server.new_prefix()

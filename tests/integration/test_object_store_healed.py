@@ -77,7 +77,7 @@ def test_damaged_bytes_are_found_by_reading_and_brought_again(world: InBucket) -
     world.brought("a.bin", data := some_bytes(3_000))
     (path,) = world.kept()
     # With the very metadata of the right ones: nothing but the bytes themselves tells.
-    obstore.put(world.bucket.store, path, wrong := b"!" + data[1:], attributes={"sha256": sha256(wrong)})
+    obstore.put(world.bucket.store, path, wrong := b"!" + data[1:], attributes={"sha256": sha256(data)})
     assert reconcile(world.deps).files_damaged == 1
     world.drive()
     assert world.kept() == {path: data}

@@ -163,8 +163,10 @@ class BlobStore(Protocol):
     def place_at(self, pointer: str) -> Place:
         """The place that a pointer of this store names."""
 
-    def publish(self, part: Part, place: Place, size: int) -> bool:
+    def publish(self, part: Part, place: Place, size: int, *, doubted: bool = False) -> bool:
         """Give the part's bytes, re-hashed, their final name, durably; True when they were there already.
+
+        `doubted`: what is there was found wrong, so that only reading it can tell that it is right.
 
         Retryable(`part_damaged`) when the bytes do not hash to the name.
         """

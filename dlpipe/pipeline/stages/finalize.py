@@ -9,7 +9,7 @@ from dlpipe.core.layout import Equal, Place, space_of
 from dlpipe.core.model import ArtifactJob
 from dlpipe.core.ports import Unit
 from dlpipe.core.results import FinalizeResult, Result, Results, StreamResult
-from dlpipe.core.states import State
+from dlpipe.core.states import Purpose, State
 from dlpipe.pipeline.stages import stored
 from dlpipe.pipeline.stages.head import extension_of
 from dlpipe.pipeline.stages.stage import Stage, Work, in_run, registered
@@ -49,7 +49,9 @@ class Finalize(Stage):
         if stored.is_replay(work.job):
             return None  # it has no part, and what it does can be done again
         streamed, place = self._place(work)
-        if not self.deps.store.vouched(place.pointer, streamed.sha256, streamed.size):
+        store = self.deps.store
+        right = store.is_right if _doubts(work.job) else store.vouched
+        if not right(place.pointer, streamed.sha256, streamed.size):
             return None
         self.deps.store.settle(place.pointer)
         crash_point("finalize.settled")
@@ -68,7 +70,7 @@ class Finalize(Stage):
             if already := self._copied(work, place, streamed):
                 part.remove()
             else:
-                already = self.deps.store.publish(part, place, streamed.size)
+                already = self.deps.store.publish(part, place, streamed.size, doubted=_doubts(job))
         return FinalizeResult(streamed.sha256, streamed.size, place.pointer, already_there=already)
 
     def _in_its_place(self, work: Work) -> FinalizeResult:
@@ -81,7 +83,9 @@ class Finalize(Stage):
     def _copied(self, work: Work, place: Place, streamed: StreamResult) -> bool:
         """What the store can copy by itself need not be sent."""
         store = self.deps.store
-        first = self._first(work.job, streamed) if store.equal is not Equal.LINK else None
+        if store.equal is Equal.LINK or _doubts(work.job):
+            return False
+        first = self._first(work.job, streamed)
         if first is None or first == place:
             return False
         store.copy(first.pointer, place)
@@ -89,3 +93,8 @@ class Finalize(Stage):
 
     def record(self, unit: Unit, work: Work, result: Result) -> State:
         return State.FINALIZED
+
+
+def _doubts(job: ArtifactJob) -> bool:
+    """Its file was found missing or wrong: what is in its place is believed only once it was read."""
+    return job.purpose is Purpose.REPAIR
