@@ -18,6 +18,7 @@ from dlpipe.core.model import Scope
 from dlpipe.db import schema
 from dlpipe.db.backlog import SqlBacklog
 from dlpipe.db.cursors import SqlCursors
+from dlpipe.db.garbage import SqlGarbage
 from dlpipe.db.jobs import SqlJobs
 from dlpipe.db.ledger import SqlLedger
 from dlpipe.db.owned import SqlOwned
@@ -45,6 +46,7 @@ class SqlUnit:
         self.registry = SqlRegistry(connection)
         self.cursors = SqlCursors(connection)
         self.torrents = SqlTorrents(connection)
+        self.garbage = SqlGarbage(connection)
 
     def owned(self, scope: Scope) -> SqlOwned:
         return SqlOwned(self._connection, scope)

@@ -165,6 +165,12 @@ class BlobStore(Protocol):
     def size(self, pointer: str) -> int | None:
         """How large the blob is; None when no file is there. (cheap)"""
 
+    def keep(self, pointer: str) -> bool:
+        """Say that this blob is about to be registered: the collector leaves it for its grace. False: it is gone.
+
+        What publishes, copies or adopts does so by itself.
+        """
+
     def holds(self, pointer: str, size: int) -> bool:
         """Is the blob there with this size? (cheap)"""
 

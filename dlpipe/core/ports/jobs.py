@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from dlpipe.core.flow import StageRow
 from dlpipe.core.model import ArtifactJob, ArtifactRecord, Fault, JobSpec, JobView, OpView, PlanAnswer
+from dlpipe.core.purging import ArchiveFile, Expired, PurgeFilter, Tombstone
 from dlpipe.core.recovery import FailureWrite
 from dlpipe.core.states import State, Status
 from dlpipe.core.telemetry import Told
@@ -189,6 +190,24 @@ class Owned(Protocol):
 
     def standing(self, job_id: str) -> Standing | None:
         """The job with what its owner need not see, but an explanation of it must know."""
+
+    def expired(self, only: PurgeFilter, limit: int, after: Expired | None = None) -> list[Expired]:
+        """Jobs at their end that the filter means, with all their rows, the oldest first; `after`: the last of before.
+
+        Not one that a further run is wanted of, nor one whose torrent the client has yet to be told to remove.
+        """
+
+    def count_expired(self, only: PurgeFilter) -> Mapping[Status, int]: ...
+
+    def purge(self, archived: Sequence[Expired], file: ArchiveFile, *, retire: bool) -> list[str]:
+        """Delete these jobs with all rows that are theirs alone; answer which.
+
+        One that is not as it was read any more, or that somebody holds, stays. What they registered stays, and so does
+        a tombstone of each. `retire`: what they made is wanted no more, so that its files may be collected.
+        """
+
+    def tombstone(self, job_id: str) -> Tombstone | None:
+        """What is left of a purged job; it stays also when the job is planned again."""
 
     def ops(self, job_id: str) -> list[OpView]: ...
 

@@ -11,6 +11,7 @@ from dlpipe.core.downloads import Downloads
 from dlpipe.core.flow import OpType
 from dlpipe.core.model import ArtifactJob, ArtifactRecord, Fault, Scope
 from dlpipe.core.ports.jobs import Backlog, Jobs, Owned
+from dlpipe.core.ports.trash import Garbage
 from dlpipe.core.results import Result, Results
 
 
@@ -83,16 +84,19 @@ class Registry(Protocol):
         """The first copy is gone or damaged: this one takes its place."""
 
     def artifacts_after(self, artifact_uuid: str, limit: int) -> list[ArtifactRecord]:
-        """All registered artifacts in one order, whoever they belong to; empty: from the first one."""
+        """All registered artifacts that are not retired in one order, whosever they are; empty: from the first one."""
 
     def registered(self, blobs: Sequence[tuple[str, str]]) -> set[str]:
         """Which of these (pointer, sha256) some artifact has; answers pointers."""
 
     def add_artifact(self, record: ArtifactRecord) -> None:
-        """Register a result and link it to its job; the same record again changes nothing."""
+        """Register a result and link it to its job; the same record again changes nothing.
+
+        One that was registered before its job was purged is the job's again, and retired no more.
+        """
 
     def result_of(self, job_id: str, sha256: str) -> ArtifactRecord | None:
-        """The newest result of the job that is these bytes."""
+        """The newest that the job has registered of these bytes, also before it was purged and planned again."""
 
     def add_fault(self, artifact_uuid: str, fault: Fault) -> bool:
         """Mark the artifact's file as missing or damaged; False when it is marked already, which changes nothing."""
@@ -136,6 +140,8 @@ class Unit(Protocol):
     def cursors(self) -> Cursors: ...
     @property
     def torrents(self) -> Downloads: ...
+    @property
+    def garbage(self) -> Garbage: ...
 
     def owned(self, scope: Scope) -> Owned:
         """There is no other way to an owner's jobs, so that no query can forget whose they are."""
