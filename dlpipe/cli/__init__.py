@@ -33,6 +33,9 @@ _COMMANDS = {
     "torrents": ("dlpipe.cli.torrents", "Let qBittorrent transfer torrents, and follow them."),
     "reconcile": ("dlpipe.cli.admin", "Heal now what crashes left behind, instead of at the next beat."),
     "verify": ("dlpipe.cli.verify", "Check the whole against itself: every file, row and pointer."),
+    "purge": ("dlpipe.cli.purge", "Archive jobs that ended long ago, then delete them."),
+    "gc": ("dlpipe.cli.gc", "Find files that nobody wants any more, and collect them when told to."),
+    "backfill": ("dlpipe.cli.backfill", "Turn files that were downloaded before into finished jobs."),
     "migrate": ("dlpipe.cli.admin", "Bring the ledger's tables to this version."),
     "doctor": ("dlpipe.cli.admin", "List all settings with their source, and check what they point to."),
 }

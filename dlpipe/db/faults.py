@@ -42,12 +42,7 @@ def add(connection: sa.Connection, artifact_uuid: str, fault: Fault) -> bool:
 
 
 def faulty(connection: sa.Connection, limit: int, after: str | None) -> list[ArtifactRecord]:
-    query = (
-        with_faults()
-        .where(_F.artifact_uuid.is_not(None))
-        .order_by(_F.artifact_uuid)
-        .limit(limit)
-    )
+    query = with_faults().where(_F.artifact_uuid.is_not(None)).order_by(_F.artifact_uuid).limit(limit)
     if after is not None:
         query = query.where(_F.artifact_uuid > after)
     return [record_from(row) for row in connection.execute(query)]

@@ -39,15 +39,14 @@ class SqlGarbage:
 
     def _placed(self) -> set[str]:
         """What jobs have placed that they are yet to register, however long they have been waiting."""
+        before = sa.select(_T.job_id).where(
+            sa.text(LIVE),  # as the index of parts has it
+            _T.part.is_not(None),
+            _T.state.in_((State.STREAMING.value, State.FINALIZED.value)),
+        )
         rows = self._connection.execute(
-            sa.select(_O.result_json)
-            .join(artifact_jobs, _T.job_id == _O.job_id)
-            .where(
-                sa.text(LIVE),  # as the index has it
-                _T.part.is_not(None),
-                _T.state.in_((State.STREAMING.value, State.FINALIZED.value)),
-                _O.op_type == OpType.FINALIZE.value,
-                _O.state == "finished",
+            sa.select(_O.result_json).where(
+                _O.job_id.in_(before), _O.op_type == OpType.FINALIZE.value, _O.state == "finished"
             )
         )
         placed = (results.decode(OpType.FINALIZE, row.result_json) for row in rows)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
 import sqlalchemy as sa
@@ -150,6 +151,22 @@ class SqlRegistry:
             make(url_index)
             .values(scope=tenant_id, url_sha256=_url_sha256(canonical_url), **facts)
             .on_conflict_do_update(index_elements=[_U.scope, _U.url_sha256], set_=facts)
+        )
+
+    def remember_url(self, tenant_id: str, canonical_url: str, blob: KnownBlob, seen_at: datetime) -> None:
+        self._connection.execute(
+            insert_ignoring(self._connection, url_index).values(
+                scope=tenant_id,
+                url_sha256=_url_sha256(canonical_url),
+                canonical_url=canonical_url,
+                sha256=blob.sha256,
+                pointer=blob.pointer,
+                size=blob.size,
+                content_type=blob.content_type,
+                etag=blob.etag,
+                last_modified=blob.last_modified,
+                seen_at=seen_at,
+            )
         )
 
     def see_again(self, tenant_id: str, canonical_url: str, sha256: str) -> None:

@@ -20,6 +20,20 @@ Heard = Callable[[str, str, int], None]
 """What was done (`unwanted`, `moved`, `restored`, `removed`), to which path, and how large it is."""
 
 
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a collection is for."""
+
+    grace_s: float
+    unknown: bool = False
+    """Files too that no artifact ever named."""
+    expect: int | None = None
+    """So many of those are meant, and no reason for doubt."""
+
+    def means(self, blob: Blob) -> bool:
+        return blob is Blob.RETIRED or (blob is Blob.UNKNOWN and self.unknown)
+
+
 @dataclass(slots=True)
 class Collected:
     """What a collection found and did; of a dry run: what it found."""
@@ -31,7 +45,7 @@ class Collected:
     unwanted: int = 0
     unwanted_bytes: int = 0
     unknown: int = 0
-    """Of the unwanted: those that no artifact ever named."""
+    """No artifact ever named them; unwanted only where that was asked for."""
     moved: int = 0
     restored: int = 0
     in_trash: int = 0
@@ -40,31 +54,30 @@ class Collected:
     doubt: str | None = None
 
 
-def survey(deps: Deps, grace_s: float, expect: int | None, heard: Heard) -> Collected:
+def survey(deps: Deps, asked: Asked, heard: Heard) -> Collected:
     """Look at every file of the store; change nothing."""
     found = Collected()
     known = 0
-    for pointer, size, blob in _judged(deps, grace_s, found):
-        if blob in (Blob.RETIRED, Blob.UNKNOWN):
+    for pointer, size, blob in _judged(deps, asked.grace_s, found):
+        found.unknown += blob is Blob.UNKNOWN
+        known += blob in (Blob.WANTED, Blob.RETIRED)
+        if asked.means(blob):
             found.unwanted += 1
             found.unwanted_bytes += size
-            found.unknown += blob is Blob.UNKNOWN
             heard("unwanted", pointer.removeprefix("local:"), size)
-        known += blob in (Blob.WANTED, Blob.RETIRED)
-    at_most = deps.policy.heal.max_missing if expect is None else expect
-    found.doubt = None if expect is not None and found.unknown <= expect else doubt(
-        found.looked_at - found.foreign, known, found.unknown, at_most
-    )  # fmt: skip
+    if asked.unknown and (asked.expect is None or found.unknown > asked.expect):
+        looked_at = found.looked_at - found.foreign - found.young
+        found.doubt = doubt(looked_at, known, found.unknown, deps.policy.heal.max_missing)
     return found
 
 
-def collect(deps: Deps, trash: Trash, grace_s: float, expect: int | None, heard: Heard) -> Collected:
+def collect(deps: Deps, trash: Trash, asked: Asked, heard: Heard) -> Collected:
     """Empty the trash of what has been there for the grace, and move what is unwanted there.
 
     Raises:
         Misconfigured: what no row knows is too much to be garbage; nothing has changed.
     """
-    found = survey(deps, grace_s, expect, lambda *_: None)
+    found = survey(deps, asked, lambda *_: None)
     if found.doubt is not None:
         raise Misconfigured(
             f"{found.doubt}; nothing was changed",
@@ -72,15 +85,15 @@ def collect(deps: Deps, trash: Trash, grace_s: float, expect: int | None, heard:
             hint="Do DLPIPE_DATABASE_URL and DLPIPE_STORE_ROOT belong together? If they do, and the files are garbage "
             "indeed: --expect with their number.",
         )
-    _empty(deps, trash, grace_s, found, heard)
+    _empty(deps, trash, asked.grace_s, found, heard)
     batch: list[tuple[str, int]] = []
-    for pointer, size, blob in _judged(deps, grace_s, Collected()):
-        if blob in (Blob.RETIRED, Blob.UNKNOWN):
+    for pointer, size, blob in _judged(deps, asked.grace_s, Collected()):
+        if asked.means(blob):
             batch.append((pointer, size))
         if len(batch) == PAGE:
-            _move(deps, trash, batch, grace_s, found, heard)
+            _move(deps, trash, batch, asked.grace_s, found, heard)
             batch = []
-    _move(deps, trash, batch, grace_s, found, heard)
+    _move(deps, trash, batch, asked.grace_s, found, heard)
     return found
 
 

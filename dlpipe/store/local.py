@@ -275,7 +275,15 @@ class LocalBlobStore:
             return action
 
     def adopt(
-        self, file: Foreign, tenant: str, project: str, ext: str, sharing: Sharing, heard: Callable[[int], None]
+        self,
+        file: Foreign,
+        tenant: str,
+        project: str,
+        ext: str,
+        sharing: Sharing,
+        heard: Callable[[int], None],
+        *,
+        expected: str | None = None,
     ) -> Adopted:
         with (
             adopting.opened(file) as theirs,
@@ -283,18 +291,25 @@ class LocalBlobStore:
             self._temporary(check_id("tenant", tenant), "adopted") as (where, temporary),
         ):
             before = os.fstat(theirs)
+            size = before.st_size if file.size is None else file.size
             ours, action = adopting.bring(theirs, where, temporary, sharing)
             kept = False
             try:
                 crash_point("torrents.brought")
-                sha256 = adopting.hashed(ours, file.size, heard)
+                sha256 = adopting.hashed(ours, size, heard)
+                if expected not in (None, sha256):
+                    raise Permanent(
+                        "the file does not hash to what was said of it",
+                        code="sha256_mismatch",
+                        hint="It is another file, or damaged: nothing of it was taken in.",
+                    )
                 os.fsync(ours)  # the bytes last before their name does
                 place = self.place(tenant, project, sha256, ext)
                 crash_point("torrents.hashed")
                 if os.fstat(theirs).st_mtime_ns != before.st_mtime_ns:
                     raise adopting.changed()
                 with folder(self._root, place.folders, create=True) as here:
-                    new = self._name(where, temporary, here, place, file.size)
+                    new = self._name(where, temporary, here, place, size)
                     kept = os.stat(place.name, dir_fd=here, follow_symlinks=False).st_ino == before.st_ino
                     os.fsync(here)
                 crash_point("torrents.named")
@@ -302,7 +317,7 @@ class LocalBlobStore:
                 os.close(ours)
                 if action is DedupeAction.HARDLINK and not kept:  # nothing of it is ours: as if we had not been here
                     os.fchmod(theirs, stat.S_IMODE(before.st_mode))
-        return Adopted(sha256, file.size, place.pointer, action if new or kept else DedupeAction.SKIPPED)
+        return Adopted(sha256, size, place.pointer, action if new or kept else DedupeAction.SKIPPED)
 
     def _name(self, where: int, temporary: str, here: int, place: Place, size: int) -> bool:
         """Give the prepared file its final name; False when the right bytes stand there already."""

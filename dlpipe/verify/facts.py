@@ -42,7 +42,6 @@ class JobFacts:
     url_known: bool = False
     """Its URL is in the index."""
 
-
     def is_former(self, artifact: Row) -> bool:
         """Was it made before the job was purged and planned again? Then its op and its rows went with the purge."""
         listed = any(row.artifact_uuid == artifact.artifact_uuid for row in self.results)

@@ -65,6 +65,9 @@ class Jobs(Protocol):
     def plan_if_absent(self, specs: Sequence[JobSpec]) -> list[PlanAnswer]:
         """Insert the jobs that no row has yet; answer each in order. Only an equal key counts as present."""
 
+    def add_finished(self, finished: Sequence[tuple[JobSpec, datetime | None]]) -> set[str]:
+        """Write down jobs as done, without a run, and when they were; answer which are new. The others stay."""
+
     def claim(self, stage: StageRow, job_id: str, run: int, token: str, ttl_s: float) -> Claim:
         """Take the job for a stage in one guarded statement, which raises the fence."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Protocol
 
 from dlpipe.core.downloads import Downloads
@@ -108,6 +109,9 @@ class Registry(Protocol):
         """The file is there and right: no artifact whose file it is stays marked. Answer how many were."""
 
     def see_url(self, tenant_id: str, canonical_url: str, blob: KnownBlob) -> None: ...
+
+    def remember_url(self, tenant_id: str, canonical_url: str, blob: KnownBlob, seen_at: datetime) -> None:
+        """The URL gave these bytes once; what is known of it already is known better, and stays."""
 
     def see_again(self, tenant_id: str, canonical_url: str, sha256: str) -> None:
         """The URL still gives these bytes, as of now; a row that tells of other bytes stays as it is."""
