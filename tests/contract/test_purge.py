@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import fcntl
 import gzip
 import importlib
 import json
@@ -14,8 +15,9 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
+from dlpipe.core.errors import DlpipeError
 from dlpipe.core.model import Scope
-from dlpipe.core.purging import ENDED, PurgeFilter
+from dlpipe.core.purging import ENDED, ArchiveFile, PurgeFilter
 from dlpipe.core.states import State, Status
 from dlpipe.db import SqlDatabase
 from dlpipe.db.clock import after
@@ -26,7 +28,7 @@ from dlpipe.pipeline.reconcile import reconcile
 from dlpipe.store.archive import FileArchive
 from tests.checker import assert_clean, findings
 from tests.finished import OTHER, SITE, A, Finished
-from tests.ledgers import everything
+from tests.ledgers import FOREIGN, everything
 
 DAY = 86_400.0
 OLD = PurgeFilter(90 * DAY)
@@ -59,7 +61,7 @@ def archived(archive: FileArchive) -> list[Mapping[str, Any]]:
     return [
         json.loads(line)
         for file in sorted(archive.directory.glob("*.jsonl.gz"))
-        for line in gzip.open(file, "rt", encoding="utf-8")
+        for line in gzip.decompress(file.read_bytes()).splitlines()
     ]
 
 
@@ -274,3 +276,60 @@ def test_a_tombstone_says_where_the_record_is(done: Finished, archive: FileArchi
         assert unit.owned(OTHER).tombstone(done.gone) is None
     assert left is not None
     assert (left.status, left.archive, left.archive_sha256) == (Status.FAILED, volume.file.name, volume.file.sha256)
+
+
+@pytest.mark.parametrize("scope", FOREIGN)
+def test_what_is_of_another_can_neither_be_seen_nor_purged(done: Finished, scope: Scope) -> None:
+    done.sql("DELETE FROM manifest WHERE job_id = :job", job=done.twin)  # which is of one of them
+    done.sql("DELETE FROM job_artifacts WHERE job_id = :job", job=done.twin)
+    done.sql("DELETE FROM artifact_ops WHERE job_id = :job", job=done.twin)
+    done.sql("DELETE FROM artifact_jobs WHERE job_id = :job", job=done.twin)
+    done.sql("DELETE FROM jobs WHERE job_id = :job", job=done.twin)
+    age(done)
+    file = ArchiveFile("a", "0" * 64, 6, 1)
+    with done.database.read() as unit:
+        mine = unit.owned(OWN).expired(OLD, 99)
+    before = everything(done.database)
+    with done.database.write() as unit:
+        assert unit.owned(scope).expired(OLD, 99) == []
+        assert unit.owned(scope).count_expired(OLD) == {}
+        assert unit.owned(scope).purge(mine, file, retire=True) == []
+    assert everything(done.database) == before
+    with done.database.write() as unit:
+        assert len(unit.owned(OWN).purge(mine, file, retire=True)) == 6
+        assert unit.owned(OWN).tombstone(done.gone) is not None
+        assert unit.owned(scope).tombstone(done.gone) is None
+        assert unit.owned(OWN).tombstone("x") is None
+
+
+def test_a_job_that_somebody_holds_stays(done: Finished) -> None:
+    """Read as at its end, and claimed for a further run before it was deleted."""
+    age(done)
+    with done.database.read() as unit:
+        mine = unit.owned(OWN).expired(OLD, 99)
+    with done.database.write() as unit:
+        unit.owned(OWN).refresh(done.fetched)
+        assert done.fetched not in unit.owned(OWN).purge(mine, ArchiveFile("a", "0" * 64, 6, 1), retire=False)
+
+
+def test_a_file_whose_writer_died_is_cleared_away_and_one_being_written_is_not(archive: FileArchive) -> None:
+    archive.directory.mkdir()
+    dead, alive = (archive.directory / f".dlpipe-{name}.tmp" for name in ("dead", "alive"))
+    for file in (dead, alive):
+        file.write_bytes(b"half")
+    with alive.open("rb") as stream:
+        fcntl.flock(stream.fileno(), fcntl.LOCK_EX)
+        archive.write(OWN, [])
+    assert (dead.exists(), alive.exists()) == (False, True)
+
+
+def test_an_archive_that_cannot_be_read_back_gets_no_name(
+    archive: FileArchive, done: Finished, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(archive, "_count", lambda _: 5)
+    age(done)
+    before = everything(done.database)
+    with pytest.raises(DlpipeError, match="archive_unreadable"):
+        purge(done, archive)
+    assert list(archive.directory.iterdir()) == []
+    assert everything(done.database) == before

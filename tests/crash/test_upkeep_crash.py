@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from dlpipe.db import SqlDatabase
-from dlpipe.store.archive import FileArchive
 from tests.checker import assert_clean
 from tests.crash.conftest import Kill
 from tests.crash.test_crash_points import points_in_the_source
@@ -52,7 +51,7 @@ def world(database: SqlDatabase, site: UpkeepSite) -> World:
 
 def archived(site: UpkeepSite) -> dict[str, dict[str, Any]]:
     files = sorted(site.archives.glob("*.jsonl.gz")) if site.archives.exists() else []
-    rows = [json.loads(line) for file in files for line in gzip.open(file, "rt", encoding="utf-8")]
+    rows = [json.loads(line) for file in files for line in gzip.decompress(file.read_bytes()).splitlines()]
     return {row["job_id"]: row for row in rows}
 
 
@@ -82,7 +81,6 @@ def test_a_killed_purge_loses_no_row(
     assert len(archived(site)) == JOBS == len(world.sql("SELECT job_id FROM purged_jobs"))
     assert [file.name for file in site.archives.iterdir() if file.suffix == ".tmp"] == []
     assert_clean(site.database_url, site.root)
-    assert FileArchive(site.archives).directory == site.archives
 
 
 @pytest.mark.parametrize(("what", "point", "number"), [case for case in CASES if case[0] == "gc"])
