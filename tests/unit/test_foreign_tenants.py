@@ -81,7 +81,7 @@ def test_no_public_call_is_missing_here() -> None:
 def test_no_question_to_the_ledger_is_missing_in_its_contract() -> None:
     from tests.contract import test_jobs_owner, test_purge, test_results
 
-    text = "".join(Path(suite.__file__).read_text() for suite in (test_jobs_owner, test_purge, test_results))
+    text = "".join(Path(str(suite.__file__)).read_text() for suite in (test_jobs_owner, test_purge, test_results))
     methods = {name for name, _ in inspect.getmembers(Owned, inspect.isfunction) if not name.startswith("_")}
     assert {name for name in methods if f"owned(scope).{name}(" not in text} - {"counts", "tally"} == set()
 

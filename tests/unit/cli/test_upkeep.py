@@ -1,4 +1,4 @@
-"""Purge, gc and backfill from the command line: what they say, in both forms, and how they end (OPS-5, OPS-8, PLAN-7)."""
+"""Purge, gc and backfill from the command line: what they say, in both forms, and how they end. OPS-8, PLAN-7."""
 
 from __future__ import annotations
 
