@@ -35,7 +35,8 @@ class SqlGarbage:
             digests = sorted({place_of(pointer).sha256 for pointer in some})
             named = sa.select(_A.storage_pointer).where(_A.sha256.in_(digests), ~is_retired())
             found |= set(some) & set(self._connection.scalars(named))
-        return found | (set(pointers) & self._placed()) if pointers else found
+        left = set(pointers) - found  # none, as a rule: what jobs have placed is asked for the others only
+        return found | (left & self._placed()) if left else found
 
     def _placed(self) -> set[str]:
         """What jobs have placed that they are yet to register, however long they have been waiting."""
