@@ -22,6 +22,7 @@ Examples:
   dlpipe purge --older-than 90d
   dlpipe purge --older-than 30d --status failed --status canceled --csv --archive /backup/dlpipe
   dlpipe purge --older-than 365d --artifacts && dlpipe gc
+  dlpipe purge --older-than 30d --superseded
 
 \b
 A job goes with its ops, its list of results and its manifest rows; the registered files stay, are read by their ids,
@@ -43,11 +44,13 @@ Exit status: 0 done, 1 the archive or the ledger failed, 2 wrong use, 130 interr
 @click.option("--csv", "format_", flag_value="csv", help="CSV, packed by gzip.")
 @click.option("--parquet", "format_", flag_value="parquet", help="Parquet (needs: pip install pyarrow).")
 @click.option("--artifacts", "retire", is_flag=True, help="Give up their files as well; `dlpipe gc` collects them.")
+@click.option("--superseded", is_flag=True,
+              help="Purge no job: give up the results that refreshes have replaced by newer ones.")  # fmt: skip
 @click.option("--dry-run", is_flag=True, help="Count the jobs, and change nothing.")
 @scoped
 def purge(
-    older_than_s: float, statuses: tuple[str, ...], directory: Path | None, format_: str, retire: bool, dry_run: bool,
-    tenant_id: str, project_id: str, as_json: bool,
+    older_than_s: float, statuses: tuple[str, ...], directory: Path | None, format_: str, retire: bool,
+    superseded: bool, dry_run: bool, tenant_id: str, project_id: str, as_json: bool,
 ) -> int:  # fmt: skip
     """Archive jobs that ended long ago, then delete them from the ledger."""
     from dlpipe import wiring
@@ -56,6 +59,15 @@ def purge(
 
     scope = Scope(tenant_id, project_id)
     only = PurgeFilter(older_than_s, tuple(Status(status) for status in statuses) or ENDED)
+    if superseded:
+        if dry_run or retire or directory:
+            raise click.UsageError("--superseded purges no job: it goes with --older-than and --status only.")
+        given_up = purging.retire_superseded(deps(), scope, only)
+        if as_json:
+            output.as_json({"given_up": given_up})
+        else:
+            click.echo(f"{given_up} replaced results given up; `dlpipe gc` collects their files")
+        return EXIT_OK
     if dry_run:
         counts = {status.value: count for status, count in purging.rehearse(deps(), scope, only).items()}
         if as_json:

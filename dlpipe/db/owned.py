@@ -98,6 +98,9 @@ class SqlOwned:
     def purge(self, archived: Sequence[Expired], file: ArchiveFile, *, retire: bool) -> list[str]:
         return purge.purge(self._connection, self._scope, archived, file.name, file.sha256, retire=retire)
 
+    def retire_superseded(self, only: PurgeFilter, limit: int) -> list[str]:
+        return purge.retire_superseded(self._connection, self._scope, only, limit)
+
     def tombstone(self, job_id: str) -> Tombstone | None:
         return purge.tombstone(self._connection, self._scope, job_id)
 

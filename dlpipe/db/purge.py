@@ -132,6 +132,29 @@ def purge(
     return ids
 
 
+def retire_superseded(connection: sa.Connection, scope: Scope, only: PurgeFilter, limit: int) -> list[str]:
+    """Give up results that a later run of their job has replaced by others; the newest stays, whichever it is."""
+    newer, mine = manifest.alias("newer"), manifest.c
+    retired = sa.exists().where(artifact_retirements.c.artifact_uuid == mine.artifact_uuid)
+    replaced = sa.exists().where(newer.c.job_id == mine.job_id, newer.c.run > mine.run)
+    query = (
+        sa.select(mine.artifact_uuid, mine.job_id)
+        .select_from(_KINDS.join(manifest, mine.job_id == _J.job_id))
+        .where(_meant(scope, only), replaced, ~retired)
+        .limit(limit)
+    )
+    ids = {row.job_id for row in connection.execute(query)}
+    # A run that is about to record the earlier bytes as the newest again has its job's row until it is done.
+    locked = sa.select(_T.job_id).where(_T.job_id.in_(sorted(ids))).order_by(_T.job_id)
+    free = list(connection.scalars(locked.with_for_update(skip_locked=True))) if ids else []
+    found = [row.artifact_uuid for row in connection.execute(query.where(_J.job_id.in_(free)))] if free else []
+    at = connection.scalar(sa.select(now()))
+    if found:
+        rows = [{"artifact_uuid": uuid, "retired_at": at} for uuid in found]
+        connection.execute(insert_ignoring(connection, artifact_retirements), rows)
+    return found
+
+
 def tombstone(connection: sa.Connection, scope: Scope, job_id: str) -> Tombstone | None:
     if not is_uuid(job_id):
         return None

@@ -58,6 +58,17 @@ def _again(first: Mapping[str, Any], rest: Iterator[Mapping[str, Any]]) -> Itera
     yield from rest
 
 
+def retire_superseded(deps: Deps, scope: Scope, only: PurgeFilter) -> int:
+    """Give up what refreshes have replaced, batch by batch; answer how many results that are."""
+    count = 0
+    while True:
+        with deps.database.write() as unit:
+            given_up = unit.owned(scope).retire_superseded(only, deps.policy.batch)
+        count += len(given_up)
+        if not given_up:
+            return count
+
+
 class _Pages:
     """The expired jobs in their order, each met once."""
 

@@ -179,6 +179,32 @@ def test_unknown_files_go_only_when_asked_for(site: Site) -> None:
     assert_clean(site.url, site.root)
 
 
+def test_what_was_touched_since_it_was_looked_at_is_not_taken(site: Site) -> None:
+    site.world.fetch(URL)
+    (name,) = site.in_store()
+    site.grow_old()
+    assert site.world.deps.store.keep(f"local:{name}")
+    assert not site.trash.put(f"local:{name}", GRACE)
+    assert site.in_store() == [name]
+    site.grow_old()
+    assert site.trash.put(f"local:{name}", GRACE)
+    assert not site.world.deps.store.keep(f"local:{name}")
+
+
+def test_a_trashed_file_that_is_no_more_what_it_was_is_not_put_back(site: Site) -> None:
+    site.world.fetch(URL)
+    (name,) = site.in_store()
+    site.grow_old()
+    site.trash.put(f"local:{name}", GRACE)
+    (path,) = (site.root / TRASH / one for one in site.in_trash())
+    path.unlink()
+    path.write_bytes(b"x" * len(A))
+    site.grow_old()
+    done = site.collect()
+    assert (done.restored, done.removed, path.exists()) == (0, 0, True)  # somebody may look at it, as it is wanted
+    assert not (site.root / name).exists()
+
+
 def test_an_empty_database_is_not_believed(site: Site) -> None:
     site.world.fetch(URL)
     site.grow_old()

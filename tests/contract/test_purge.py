@@ -27,7 +27,7 @@ from dlpipe.pipeline.purge import Volume
 from dlpipe.pipeline.reconcile import reconcile
 from dlpipe.store.archive import FileArchive
 from tests.checker import assert_clean, findings
-from tests.finished import OTHER, SITE, A, Finished
+from tests.finished import OTHER, SITE, A, B, Finished
 from tests.ledgers import FOREIGN, everything
 
 DAY = 86_400.0
@@ -333,3 +333,32 @@ def test_an_archive_that_cannot_be_read_back_gets_no_name(
         purge(done, archive)
     assert list(archive.directory.iterdir()) == []
     assert everything(done.database) == before
+
+
+def test_results_that_a_refresh_replaced_are_given_up_when_asked(done: Finished) -> None:
+    def refreshed(body: bytes) -> None:
+        done.world.source.put(f"{SITE}b", body, etag=f'"{len(body)}"')
+        with done.database.write() as unit:
+            unit.owned(OWN).refresh(done.large)
+        done.world.drive()
+
+    def retired() -> list[bool]:
+        return [record.retired_at is not None for record in done.world.artifacts(done.large)]
+
+    def give_up(scope: Scope = OWN) -> int:
+        age(done)
+        with done.database.write() as unit:
+            found = unit.owned(scope).retire_superseded(OLD, 9)
+        return len(found)
+
+    assert give_up() == 0
+    refreshed(b"second")
+    assert [give_up(scope) for scope in FOREIGN] == [0, 0]
+    assert (give_up(), retired()) == (1, [True, False])
+    assert give_up() == 0
+    assert purging.retire_superseded(done.world.deps, OWN, OLD) == 0
+    assert_clean(done.url, done.root)
+    refreshed(B)  # the first bytes again: their record is the newest, and wanted
+    assert retired() == [False, False]
+    assert (give_up(), retired()) == (1, [False, True])
+    assert_clean(done.url, done.root)

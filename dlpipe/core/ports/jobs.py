@@ -209,6 +209,12 @@ class Owned(Protocol):
         a tombstone of each. `retire`: what they made is wanted no more, so that its files may be collected.
         """
 
+    def retire_superseded(self, only: PurgeFilter, limit: int) -> list[str]:
+        """Give up at most so many results that a later run of their job, which the filter means, has replaced.
+
+        Answers their uuids. The newest result of a job stays, and so does its record of the earlier ones.
+        """
+
     def tombstone(self, job_id: str) -> Tombstone | None:
         """What is left of a purged job; it stays also when the job is planned again."""
 

@@ -153,3 +153,11 @@ def test_a_backfill_that_cannot_be_meant_is_refused(desk: Desk, attic: Path, tmp
                   [str(file), "--map", "a=b"], [str(file), "--root", "/nowhere"], [str(file)]):  # fmt: skip
         assert desk.command("backfill", *words).code == 2, words
     assert desk.sql("SELECT job_id FROM jobs") == []
+
+
+def test_superseded_results_are_given_up_without_a_purge(desk: Desk, job: str) -> None:
+    ran = desk.command("purge", "--older-than", "0s", "--superseded", "--json")
+    assert (ran.code, ran.record) == (0, {"given_up": 0})
+    assert "0 replaced results given up" in desk.command("purge", "--older-than", "0s", "--superseded").out
+    assert desk.command("purge", "--older-than", "0s", "--superseded", "--artifacts").code == 2
+    assert desk.view(job).job_id == job
