@@ -135,6 +135,12 @@ def open_artifact(
         raise UnknownId(
             "no such artifact here", code="artifact_unknown", hint="Check the id, and the tenant and project it is of."
         )
+    if record.retired_at is not None:
+        raise UnknownId(
+            "the artifact was given up when its job was purged",
+            code="artifact_retired",
+            hint="Plan its URL again to have it fetched once more.",
+        )
     return tasks.deps().store.open(record.storage_pointer, record.byte_size)
 
 

@@ -57,7 +57,7 @@ def opened(file: Foreign) -> Iterator[int]:
         found = os.fstat(fd)
         if not stat.S_ISREG(found.st_mode):
             raise _refused("a file of the torrent is not a plain file")
-        if found.st_size != file.size:
+        if file.size not in (None, found.st_size):
             raise changed()
         yield fd
     finally:
