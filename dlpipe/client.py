@@ -132,9 +132,7 @@ def open_artifact(
     artifact_uuid: str, *, tenant_id: str = DEFAULT_TENANT, project_id: str = DEFAULT_PROJECT
 ) -> BinaryIO:
     """The bytes of a registered file, to be read and closed. UnknownId when it is not known here."""
-    record = _record(artifact_uuid, Scope(tenant_id, project_id))
-    if record is None:
-        raise _unknown_artifact()
+    record = _readable(artifact_uuid, Scope(tenant_id, project_id))
     return tasks.deps().store.open(record.storage_pointer, record.byte_size)
 
 
@@ -149,9 +147,7 @@ def link_artifact(
 
     UnknownId when the artifact is not known here; InvalidInput(`link_unsupported`) where files are on a disk.
     """
-    record = _record(artifact_uuid, Scope(tenant_id, project_id))
-    if record is None:
-        raise _unknown_artifact()
+    record = _readable(artifact_uuid, Scope(tenant_id, project_id))
     if not 1 <= expires_s <= MAX_LINK_S:
         raise InvalidInput(
             "a link lasts from one second to seven days", code="expires_invalid", hint="Use another time."
@@ -208,10 +204,19 @@ def _results(
         after, left = page[-1].artifact_uuid, None if left is None else left - len(page)
 
 
-def _unknown_artifact() -> UnknownId:
-    return UnknownId(
-        "no such artifact here", code="artifact_unknown", hint="Check the id, and the tenant and project it is of."
-    )
+def _readable(artifact_uuid: str, scope: Scope) -> ArtifactRecord:
+    record = _record(artifact_uuid, scope)
+    if record is None:
+        raise UnknownId(
+            "no such artifact here", code="artifact_unknown", hint="Check the id, and the tenant and project it is of."
+        )
+    if record.retired_at is not None:
+        raise UnknownId(
+            "the artifact was given up when its job was purged",
+            code="artifact_retired",
+            hint="Plan its URL again to have it fetched once more.",
+        )
+    return record
 
 
 def _record(artifact_uuid: str, scope: Scope) -> ArtifactRecord | None:

@@ -55,10 +55,13 @@ if TYPE_CHECKING:
     from dlpipe.net.client import Hub
     from dlpipe.net.line import RedisLine
     from dlpipe.net.policy import NetPolicy
+    from dlpipe.store.archive import FileArchive
+    from dlpipe.store.trash import LocalTrash
     from dlpipe.telemetry.page import Standing
     from dlpipe.telemetry.tally import Tally
 
 __all__ = [
+    "archive",
     "count_here",
     "database",
     "deps",
@@ -74,6 +77,7 @@ __all__ = [
     "stack",
     "standing",
     "torrents",
+    "trash",
 ]
 
 log = logging.getLogger(__name__)
@@ -129,13 +133,15 @@ def _build(chosen: Settings, publisher: Publisher) -> Deps:
     )
 
 
-def blob_store(chosen: Settings) -> BlobStore:
-    """The folder; with a bucket, that one first, and the folder for what it holds from before."""
+def folder_store(chosen: Settings) -> BlobStore:
     from dlpipe.store import Linking, LocalBlobStore
 
-    folder = LocalBlobStore(
-        chosen.store_root, shard_width=chosen.store.shard_width, linking=Linking(chosen.dedupe.link)
-    )
+    return LocalBlobStore(chosen.store_root, shard_width=chosen.store.shard_width, linking=Linking(chosen.dedupe.link))
+
+
+def blob_store(chosen: Settings) -> BlobStore:
+    """The folder; with a bucket, that one first, and the folder for what it holds from before."""
+    folder = folder_store(chosen)
     if chosen.store.url is None:
         return folder
     try:
@@ -347,6 +353,19 @@ def _usable(home: Path) -> Iterator[None]:
             code="home_unusable",
             hint="Set DLPIPE_HOME to a directory that this user may make and write to.",
         ) from None
+
+
+def archive(directory: Path | None, format_: str) -> FileArchive:
+    """Where purged jobs are written down; in the data directory unless another one is named."""
+    from dlpipe.store.archive import FileArchive
+
+    return FileArchive(directory or settings().home_dir / "archive", format_)
+
+
+def trash() -> LocalTrash:
+    from dlpipe.store.trash import LocalTrash
+
+    return LocalTrash(settings().store_root)
 
 
 @cache

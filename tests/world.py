@@ -36,8 +36,9 @@ from tests.fakes.source import FakeSource
 
 DEFAULT = Scope()
 TABLES = (
-    "manifest job_artifacts download_files artifact_faults artifacts hash_index url_index artifact_ops artifact_jobs "
-    "media_assets books torrent_clients download_jobs jobs cursors"
+    "manifest job_artifacts download_files artifact_faults artifact_retirements artifacts hash_index url_index "
+    "artifact_ops artifact_jobs "
+    "media_assets books torrent_clients download_jobs jobs purged_jobs cursors"
 ).split()
 
 

@@ -19,13 +19,13 @@ import click
 from dlpipe.cli import EXIT_OK, output
 from dlpipe.cli.completion import job_ids
 from dlpipe.cli.jobs import scoped, unknown
+from dlpipe.cli.spans import Span
 from dlpipe.core.errors import InvalidInput
 from dlpipe.core.telemetry import COLUMNS, Told
 
 _BLOCK = 1 << 20
 _ROW_GROUP = 10_000
 _LINK_S = 600.0
-_UNITS_S = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 _WHOLE_NUMBERS = ("byte_size", "run", "bytes_written", "resumed_from_bytes", "elapsed_ms", "fsync_ms")
 
 
@@ -70,18 +70,6 @@ def artifacts(job_id: str | None, limit: int, after: str | None, tenant_id: str,
     return EXIT_OK
 
 
-class _Duration(click.ParamType[float]):
-    """90s, 10m, 12h, 7d."""
-
-    name = "time"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        text = str(value)
-        if not text[:-1].isascii() or not text[:-1].isdigit() or text[-1] not in _UNITS_S:
-            self.fail(f"{value!r} is no time like 90s, 10m, 12h or 7d.", param, ctx)
-        return float(int(text[:-1]) * _UNITS_S[text[-1]])
-
-
 @click.command(
     "open",
     epilog="""\b
@@ -99,8 +87,8 @@ Exit status: 0 printed, 1 no such artifact here, or its file is not there, 2 wro
 @click.argument("artifact_uuid", metavar="ARTIFACT")
 @click.argument("to", metavar="[-]", required=False, type=click.Choice(["-"]))
 @click.option("--link", "wants_link", is_flag=True, help="Print a signed link to a file in an object store.")
-@click.option("--expires", "expires_s", type=_Duration(), metavar="TIME",
-              help="How long the link holds: 90s, 10m (the default), 12h, 7d.")  # fmt: skip
+@click.option("--expires", "expires_s", type=Span(), metavar="SPAN",
+              help="How long the link holds, e.g. 90s, 12h; at most 7d, and 10m if not said.")  # fmt: skip
 @scoped
 def open_(
     artifact_uuid: str,

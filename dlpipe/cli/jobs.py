@@ -139,7 +139,13 @@ def show(job_id: str, tenant_id: str, project_id: str, as_json: bool) -> int:
     from dlpipe.tasks import deps
 
     with deps().database.read() as unit:
-        view = unit.owned(Scope(tenant_id, project_id)).get(job_id)
+        owned = unit.owned(Scope(tenant_id, project_id))
+        view = owned.get(job_id)
+        left = owned.tombstone(job_id) if view is None else None
+    if left is not None:
+        output.note(f"error: job {job_id} ended as {left.status}, and was purged [job_purged]")
+        output.note(f"  Its record is in the archive {output.safe(left.archive)} of {output.when(left.purged_at)}.")
+        return EXIT_FAILED
     if view is None:
         return unknown(job_id)
     told = {**_view_dict(view), **records.of_job(deps(), view, view.url)}

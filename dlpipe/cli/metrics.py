@@ -7,13 +7,18 @@ import click
 from dlpipe.cli import EXIT_OK
 
 
-@click.command()
+@click.command(
+    epilog="""\b
+Examples:
+  dlpipe metrics
+  dlpipe metrics > /var/lib/node_exporter/textfile/dlpipe.prom
+
+\b
+Exit status: 0 printed, 1 the ledger did not answer, 2 wrong use.
+"""
+)
 def metrics() -> int:
     """Print the ledger's figures once, in the format of Prometheus.
-
-    \b
-    dlpipe metrics
-    dlpipe metrics > /var/lib/node_exporter/textfile/dlpipe.prom
 
     What stands in the ledger, over all tenants. What happens in workers, and how fast, they show themselves
     (metrics.port in the settings).

@@ -266,6 +266,8 @@ class ArtifactRecord:
     created_at: datetime | None = None
     fault: Fault | None = None
     fault_found_at: datetime | None = None
+    retired_at: datetime | None = None
+    """When it was given up with its job: its file may have been collected since."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from dlpipe.db import schema
 from dlpipe.db.backlog import SqlBacklog
 from dlpipe.db.cursors import SqlCursors
 from dlpipe.db.figures import SqlFigures
+from dlpipe.db.garbage import SqlGarbage
 from dlpipe.db.jobs import SqlJobs
 from dlpipe.db.ledger import SqlLedger
 from dlpipe.db.owned import SqlOwned
@@ -48,6 +49,7 @@ class SqlUnit:
         self.cursors = SqlCursors(connection)
         self.torrents = SqlTorrents(connection)
         self.figures = SqlFigures(connection)
+        self.garbage = SqlGarbage(connection)
 
     def owned(self, scope: Scope) -> SqlOwned:
         return SqlOwned(self._connection, scope)

@@ -11,16 +11,18 @@ from dlpipe.core.model import ArtifactRecord, Fault
 from dlpipe.db.clock import now
 from dlpipe.db.planning import insert_ignoring
 from dlpipe.db.rows import record_from
-from dlpipe.db.schema import artifact_faults, artifacts
+from dlpipe.db.schema import artifact_faults, artifact_retirements, artifacts
 
 _F, _A = artifact_faults.c, artifacts.c
 _OPEN = _F.mended_at.is_(None)
 
 
 def with_faults() -> sa.Select[Any]:
-    """Artifacts, each with its open fault, if any."""
+    """Artifacts, each with its open fault, if any, and whether it was given up."""
     both = sa.outerjoin(artifacts, artifact_faults, sa.and_(_F.artifact_uuid == _A.artifact_uuid, _OPEN))
-    return sa.select(artifacts, _F.fault, _F.found_at).select_from(both)
+    retired = artifact_retirements.c
+    both = both.outerjoin(artifact_retirements, retired.artifact_uuid == _A.artifact_uuid)
+    return sa.select(artifacts, _F.fault, _F.found_at, retired.retired_at).select_from(both)
 
 
 def is_marked(sha256: sa.ColumnElement[str], pointer: sa.ColumnElement[str]) -> sa.ColumnElement[bool]:
@@ -40,13 +42,7 @@ def add(connection: sa.Connection, artifact_uuid: str, fault: Fault) -> bool:
 
 
 def faulty(connection: sa.Connection, limit: int, after: str | None) -> list[ArtifactRecord]:
-    query = (
-        sa.select(artifacts, _F.fault, _F.found_at)
-        .join(artifact_faults, _F.artifact_uuid == _A.artifact_uuid)
-        .where(_OPEN)
-        .order_by(_F.artifact_uuid)
-        .limit(limit)
-    )
+    query = with_faults().where(_F.artifact_uuid.is_not(None)).order_by(_F.artifact_uuid).limit(limit)
     if after is not None:
         query = query.where(_F.artifact_uuid > after)
     return [record_from(row) for row in connection.execute(query)]

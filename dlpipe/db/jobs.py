@@ -7,6 +7,7 @@ backlog, what owners see and wish in owned.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 
 import sqlalchemy as sa
 
@@ -16,7 +17,7 @@ from dlpipe.core.model import ArtifactJob, JobSpec, PlanAnswer, Scope
 from dlpipe.core.ports import Claim, Claimed, Past, Refused
 from dlpipe.core.recovery import FailureWrite
 from dlpipe.core.states import Moment, State, Status
-from dlpipe.db import planning
+from dlpipe.db import backfill, planning
 from dlpipe.db.clock import after, now
 from dlpipe.db.guards import FREE, IDLE, NO_ERROR, guarded, in_states, lease_free, note, note_error, raise_why
 from dlpipe.db.rows import is_uuid, job_from
@@ -33,6 +34,9 @@ class SqlJobs:
 
     def plan_if_absent(self, specs: Sequence[JobSpec]) -> list[PlanAnswer]:
         return planning.plan_if_absent(self._connection, specs)
+
+    def add_finished(self, finished: Sequence[tuple[JobSpec, datetime | None]]) -> set[str]:
+        return backfill.add_finished(self._connection, finished)
 
     # ── a stage's claim and what comes of it ──────────────────────────────────────────────────────
 

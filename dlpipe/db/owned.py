@@ -9,12 +9,13 @@ from typing import Any
 import sqlalchemy as sa
 
 from dlpipe.core.model import ArtifactRecord, JobView, OpView, Scope
+from dlpipe.core.purging import ArchiveFile, Expired, PurgeFilter, Tombstone
 from dlpipe.core.states import Status
 from dlpipe.core.telemetry import Told
 from dlpipe.core.top import Look
 from dlpipe.core.why import Standing
 from dlpipe.core.wishes import JobFilter, Tally, Wish
-from dlpipe.db import overview, telemetry, views, wishes
+from dlpipe.db import overview, purge, telemetry, views, wishes
 from dlpipe.db.clock import now
 from dlpipe.db.faults import with_faults
 from dlpipe.db.rows import is_uuid, record_from
@@ -95,6 +96,21 @@ class SqlOwned:
             .where(_J.job_id == job_id)
         ).one()
         return Standing(view, row.at, row.published_at, row.lease_until)
+
+    def expired(self, only: PurgeFilter, limit: int, after: Expired | None = None) -> list[Expired]:
+        return purge.expired(self._connection, self._scope, only, limit, after)
+
+    def count_expired(self, only: PurgeFilter) -> Mapping[Status, int]:
+        return purge.count(self._connection, self._scope, only)
+
+    def purge(self, archived: Sequence[Expired], file: ArchiveFile, *, retire: bool) -> list[str]:
+        return purge.purge(self._connection, self._scope, archived, file.name, file.sha256, retire=retire)
+
+    def retire_superseded(self, only: PurgeFilter, limit: int) -> list[str]:
+        return purge.retire_superseded(self._connection, self._scope, only, limit)
+
+    def tombstone(self, job_id: str) -> Tombstone | None:
+        return purge.tombstone(self._connection, self._scope, job_id)
 
     def ops(self, job_id: str) -> list[OpView]:
         if not is_uuid(job_id):

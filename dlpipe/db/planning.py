@@ -13,7 +13,7 @@ from dlpipe.core.layout import part_slug
 from dlpipe.core.model import JOB_TYPE_ARTIFACT, JobSpec, PlanAnswer
 from dlpipe.core.states import State, Status
 from dlpipe.db.clock import now
-from dlpipe.db.schema import artifact_jobs, job_artifacts, jobs
+from dlpipe.db.schema import artifact_jobs, job_artifacts, jobs, purged_jobs
 
 BATCH = 400
 
@@ -61,6 +61,7 @@ def _plan_batch(connection: sa.Connection, specs: Sequence[JobSpec]) -> list[Pla
         )
     )
     if created:
+        fences = earlier_fences(connection, sorted(created))
         connection.execute(
             sa.insert(artifact_jobs),
             [
@@ -73,6 +74,7 @@ def _plan_batch(connection: sa.Connection, specs: Sequence[JobSpec]) -> list[Pla
                     "request_url": spec.url.request,
                     "host": spec.url.host[:255],
                     "state": State.PLANNED.value,
+                    "fence": fences.get(spec.job_id, 0),
                     "due_at": spec.not_before or at,
                     "priority": spec.priority,
                     "ext": spec.ext,
@@ -98,6 +100,13 @@ def _plan_batch(connection: sa.Connection, specs: Sequence[JobSpec]) -> list[Pla
         else:
             raise LedgerUnavailable(f"job {spec.job_id} was neither inserted nor found")
     return answers
+
+
+def earlier_fences(connection: sa.Connection, job_ids: Sequence[str]) -> dict[str, int]:
+    """Where the fences of purged jobs had come to: planned again, a job goes on from there, or whoever held it in its
+    earlier life would be taken for a later holder, and its bytes in staging for a later one's."""
+    earlier = sa.select(purged_jobs.c.job_id, purged_jobs.c.fence).where(purged_jobs.c.job_id.in_(job_ids))
+    return {row.job_id: row.fence for row in connection.execute(earlier)}
 
 
 def _known(connection: sa.Connection, keys: Sequence[str]) -> dict[str, PlanAnswer]:

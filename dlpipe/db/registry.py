@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
 import sqlalchemy as sa
@@ -14,9 +15,10 @@ from dlpipe.core.ports import FirstCopy, KnownBlob
 from dlpipe.db import faults
 from dlpipe.db.clock import after, now
 from dlpipe.db.faults import with_faults
+from dlpipe.db.garbage import is_retired
 from dlpipe.db.planning import insert_ignoring
 from dlpipe.db.rows import record_from
-from dlpipe.db.schema import artifacts, hash_index, job_artifacts, manifest, url_index
+from dlpipe.db.schema import artifact_retirements, artifacts, hash_index, job_artifacts, manifest, url_index
 
 _H, _U, _A = hash_index.c, url_index.c, artifacts.c
 _CHUNK = 500
@@ -61,7 +63,7 @@ class SqlRegistry:
         )
 
     def artifacts_after(self, artifact_uuid: str, limit: int) -> list[ArtifactRecord]:
-        query = with_faults().order_by(_A.artifact_uuid).limit(limit)
+        query = with_faults().where(~is_retired()).order_by(_A.artifact_uuid).limit(limit)
         if artifact_uuid:
             query = query.where(_A.artifact_uuid > artifact_uuid)
         return [record_from(row) for row in self._connection.execute(query)]
@@ -94,6 +96,10 @@ class SqlRegistry:
                 created_by_job_id=record.created_by_job_id,
             )
         )
+        # What was given up with a purge is registered anew.
+        self._connection.execute(
+            sa.delete(artifact_retirements).where(artifact_retirements.c.artifact_uuid == record.artifact_uuid)
+        )
         position = self._connection.scalar(
             sa.select(sa.func.coalesce(sa.func.max(job_artifacts.c.position) + 1, 0)).where(
                 job_artifacts.c.job_id == record.created_by_job_id, job_artifacts.c.role == "result"
@@ -120,11 +126,13 @@ class SqlRegistry:
         return record_from(row) if row else None
 
     def result_of(self, job_id: str, sha256: str) -> ArtifactRecord | None:
+        # By its maker: of an artifact that the job made before it was purged there is no other row.
+        mine = sa.and_(job_artifacts.c.artifact_uuid == _A.artifact_uuid, job_artifacts.c.job_id == job_id)
         row = self._connection.execute(
             with_faults()
-            .join(job_artifacts, job_artifacts.c.artifact_uuid == _A.artifact_uuid)
-            .where(job_artifacts.c.job_id == job_id, job_artifacts.c.role == "result", _A.sha256 == sha256)
-            .order_by(job_artifacts.c.position.desc())
+            .outerjoin(job_artifacts, mine)
+            .where(_A.created_by_job_id == job_id, _A.sha256 == sha256)
+            .order_by(sa.func.coalesce(job_artifacts.c.position, -1).desc(), _A.created_at.desc())
             .limit(1)
         ).first()
         return record_from(row) if row else None
@@ -149,9 +157,15 @@ class SqlRegistry:
 
     def recall_url(self, tenant_id: str, canonical_url: str, blob: KnownBlob, artifact_uuid: str) -> None:
         made = sa.select(_A.created_at).where(_A.artifact_uuid == artifact_uuid).scalar_subquery()
+        self._know_url(tenant_id, canonical_url, blob, made)
+
+    def remember_url(self, tenant_id: str, canonical_url: str, blob: KnownBlob, seen_at: datetime) -> None:
+        self._know_url(tenant_id, canonical_url, blob, seen_at)
+
+    def _know_url(self, tenant_id: str, canonical_url: str, blob: KnownBlob, seen_at: Any) -> None:
         self._connection.execute(
             insert_ignoring(self._connection, url_index).values(
-                scope=tenant_id, url_sha256=_url_sha256(canonical_url), **_facts(canonical_url, blob), seen_at=made
+                scope=tenant_id, url_sha256=_url_sha256(canonical_url), **_facts(canonical_url, blob), seen_at=seen_at
             )
         )
 

@@ -60,6 +60,7 @@ def record_from(row: Any) -> ArtifactRecord:
         created_at=row.created_at,
         fault=Fault(row.fault) if row.fault else None,
         fault_found_at=row.found_at,
+        retired_at=row.retired_at,
     )
 
 

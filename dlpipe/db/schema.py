@@ -12,7 +12,7 @@ from sqlalchemy.dialects import postgresql
 
 from dlpipe.db.clock import Moment
 
-SCHEMA_VERSION = "0005"
+SCHEMA_VERSION = "0006"
 """The revision that this code works with: the head of migrations/."""
 
 metadata = sa.MetaData(
@@ -206,6 +206,26 @@ sa.Index(
     unique=True,
     sqlite_where=sa.text("mended_at IS NULL"),
     postgresql_where=sa.text("mended_at IS NULL"),
+)
+
+artifact_retirements = sa.Table(
+    "artifact_retirements",
+    metadata,
+    sa.Column("artifact_uuid", _uuid(), sa.ForeignKey("artifacts.artifact_uuid", ondelete="CASCADE"), primary_key=True),
+    sa.Column("retired_at", Moment, nullable=False),
+)
+
+purged_jobs = sa.Table(
+    "purged_jobs",
+    metadata,
+    sa.Column("job_id", _uuid(), primary_key=True),
+    sa.Column("tenant_id", sa.String(64), nullable=False),
+    sa.Column("project_id", sa.String(64), nullable=False),
+    sa.Column("status", sa.String(16), nullable=False),
+    sa.Column("fence", sa.BigInteger, nullable=False),
+    sa.Column("purged_at", Moment, nullable=False),
+    sa.Column("archive", sa.String(255), nullable=False),
+    sa.Column("archive_sha256", _digest(), nullable=False),
 )
 
 job_artifacts = sa.Table(

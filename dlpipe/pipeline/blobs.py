@@ -82,7 +82,7 @@ def registered(this: Round) -> None:
 def _look(this: Round, record: ArtifactRecord) -> Fault | None:
     """What is wrong with the file, if that is news; a mark on one that is right again is taken off."""
     store = this.deps.store
-    if not store.keeps(record.storage_pointer):
+    if not store.owns(record.storage_pointer):
         return None
     pointer, marked = record.storage_pointer, record.fault is not None
     size, right = store.size(pointer), None
@@ -111,7 +111,7 @@ def rehashed(this: Round) -> None:
                 break
             budget -= max(record.byte_size, 1)
             after = record.artifact_uuid
-            if record.fault is None and this.deps.store.keeps(record.storage_pointer):
+            if record.fault is None and this.deps.store.owns(record.storage_pointer):
                 with _passed_over(this, record.artifact_uuid):
                     _reread(this, record)
         else:
@@ -215,7 +215,7 @@ def _is_indexed(this: Round, pointer: str, size: int) -> bool:
         first = unit.registry.first_copy(_scope(this, pointer), sha256)
     if first is None or first.pointer == pointer:
         return first is not None
-    return this.deps.store.keeps(first.pointer) and this.deps.store.holds(first.pointer, size)
+    return this.deps.store.owns(first.pointer) and this.deps.store.holds(first.pointer, size)
 
 
 def _adopt(this: Round, pointer: str, size: int) -> None:

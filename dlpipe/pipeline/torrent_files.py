@@ -167,7 +167,7 @@ def _deduped(deps: TorrentDeps, job: DownloadJob, path: str, adopted: Adopted) -
     if first is None or first.pointer == adopted.pointer:
         return Brought(path, adopted, adopted.action)
     store = deps.base.store
-    if not store.keeps(first.pointer) or not store.vouched(first.pointer, adopted.sha256, adopted.size):
+    if not store.owns(first.pointer) or not store.vouched(first.pointer, adopted.sha256, adopted.size):
         return Brought(path, adopted, adopted.action, replaces=first)
     action = store.unify(adopted.pointer, first.pointer)
     return Brought(path, adopted, adopted.action if action is DedupeAction.COPY else action)

@@ -57,7 +57,7 @@ def opened(file: Foreign) -> Iterator[int]:
         found = os.fstat(fd)
         if not stat.S_ISREG(found.st_mode):
             raise _refused("a file of the torrent is not a plain file")
-        if found.st_size != file.size:
+        if file.size not in (None, found.st_size):
             raise changed()
         yield fd
     finally:
@@ -73,6 +73,14 @@ def _unusable(part: str) -> bool:
 
 def _refused(what: str) -> Permanent:
     return Permanent(what, code="file_refused", hint="Look at the download folder: somebody put it there.")
+
+
+def unexpected() -> Permanent:
+    return Permanent(
+        "the file does not hash to what was said of it",
+        code="sha256_mismatch",
+        hint="It is another file, or damaged: nothing of it was taken in.",
+    )
 
 
 def changed() -> Retryable:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import hashlib
 import os
 from collections.abc import Iterator, Sequence
@@ -60,6 +61,35 @@ def _enter(parent: int, name: str, create: bool) -> int:
     # The new folder's own name has to last as well; another worker that made it may not have come to this line.
     os.fsync(parent)
     return os.open(name, _OPEN_FOLDER, dir_fd=parent)
+
+
+@contextmanager
+def alone(where: int) -> Iterator[None]:
+    """Only one at a time may take a file of this folder out of its place, or rely on one that stands there already."""
+    with suppress(OSError):  # NFS locks no folders
+        fcntl.flock(where, fcntl.LOCK_EX)
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            fcntl.flock(where, fcntl.LOCK_UN)
+
+
+def kept(where: int, name: str) -> bool:
+    """Let it be seen that somebody wants the file now; False when it is gone. Under `alone`, or it may go meanwhile.
+
+    Setting the mode that it has moves the time of its last change, by which the collector goes, and nothing else.
+    """
+    try:
+        fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=where)
+    except FileNotFoundError:
+        return False
+    try:
+        with suppress(PermissionError):  # another user's: the collector looks at the ledger once more
+            os.fchmod(fd, 0o444)
+        return True
+    finally:
+        os.close(fd)
 
 
 def sha256_of(fd: int, size: int | None = None) -> tuple[str, int]:

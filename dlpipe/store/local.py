@@ -7,7 +7,6 @@ anybody is told of it.
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import stat
 import time
@@ -25,7 +24,7 @@ from dlpipe.core.ports import Adopted, Foreign, Part, StoredFile
 from dlpipe.core.results import DedupeAction
 from dlpipe.store import adopt as adopting
 from dlpipe.store import strays
-from dlpipe.store.folders import as_failure, disk_errors, folder, sha256_of
+from dlpipe.store.folders import alone, as_failure, disk_errors, folder, kept, sha256_of
 from dlpipe.store.links import Linking, cloned, copied, linked, name_new, same_file, share
 from dlpipe.store.staging import STAGING, part_damaged
 
@@ -55,7 +54,7 @@ class LocalBlobStore:
     def place_at(self, pointer: str) -> Place:
         return place_of(pointer)
 
-    def keeps(self, pointer: str) -> bool:
+    def owns(self, pointer: str) -> bool:
         return space_of(pointer) == LOCAL
 
     def shard(self, pointer: str) -> str:
@@ -83,9 +82,9 @@ class LocalBlobStore:
             os.fsync(fd)  # the bytes last before their name does
             crash_point("finalize.before_link")
             there_already = not name_new(fd, part.path, place.name, where)
-            if there_already and not self._right_at(where, place, size):
-                with _alone(where):
-                    there_already = self._right_at(where, place, size)
+            if there_already and not self._kept(where, place, size):
+                with alone(where):
+                    there_already = self._right_at(where, place, size) and kept(where, place.name)
                     if not there_already:
                         self._set_aside(where, place)
                         there_already = not name_new(fd, part.path, place.name, where)
@@ -95,6 +94,13 @@ class LocalBlobStore:
             part.remove()
             crash_point("finalize.after_unlink")
             return there_already
+
+    def _kept(self, where: int, place: Place, size: int) -> bool:
+        """Is the right file there, and will it stay for whoever is about to register it?"""
+        if not self._right_at(where, place, size):
+            return False
+        with alone(where):
+            return kept(where, place.name)
 
     def _right_at(self, where: int, place: Place, size: int) -> bool:
         try:
@@ -115,6 +121,16 @@ class LocalBlobStore:
     def size(self, pointer: str) -> int | None:
         found = self._look(place_of(pointer))
         return found.st_size if found is not None and stat.S_ISREG(found.st_mode) else None
+
+    def keep(self, pointer: str) -> bool:
+        place = place_of(pointer)
+        try:
+            with folder(self._root, place.folders) as where, alone(where):
+                return kept(where, place.name)
+        except OSError as error:
+            if error.errno in (errno.ENOENT, errno.ENOTDIR):
+                return False
+            raise as_failure(error) from error
 
     def holds(self, pointer: str, size: int) -> bool:
         return self.size(pointer) == size
@@ -169,7 +185,7 @@ class LocalBlobStore:
             disk_errors(),
             suppress(FileNotFoundError),
             folder(self._root, path.split("/")[:-1]) as where,
-            _alone(where),  # as those who put a right file in the place of a wrong one
+            alone(where),  # as those who put a right file in the place of a wrong one
         ):
             return strays.set_apart(self._root, path, where)
         return False
@@ -179,6 +195,9 @@ class LocalBlobStore:
         with disk_errors(), folder(self._root, place.folders) as where:
             fd = os.open(place.name, _OPEN, dir_fd=where)
             try:
+                with alone(where):
+                    if not kept(where, place.name):
+                        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
                 os.fsync(fd)
             finally:
                 os.close(fd)
@@ -194,7 +213,7 @@ class LocalBlobStore:
             action = self._name_copy(source.name, there, place, here)
             if action is None:
                 theirs = os.stat(source.name, dir_fd=there, follow_symlinks=False)
-                with _alone(here):
+                with alone(here):
                     if not self._stands(here, place, theirs):
                         self._set_aside(here, place)
                         action = self._name_copy(source.name, there, place, here)
@@ -208,7 +227,8 @@ class LocalBlobStore:
             found = os.stat(place.name, dir_fd=where, follow_symlinks=False)
         except FileNotFoundError:
             return False
-        return same_file(found, theirs) or self._right_at(where, place, theirs.st_size)
+        right = same_file(found, theirs) or self._right_at(where, place, theirs.st_size)
+        return right and kept(where, place.name)
 
     def _name_copy(self, name: str, there: int, place: Place, here: int) -> DedupeAction | None:
         """Give the bytes of `name` a further name or a file of their own; None when the name is taken."""
@@ -269,7 +289,15 @@ class LocalBlobStore:
             return action
 
     def adopt(
-        self, file: Foreign, tenant: str, project: str, ext: str, sharing: Sharing, heard: Callable[[int], None]
+        self,
+        file: Foreign,
+        tenant: str,
+        project: str,
+        ext: str,
+        sharing: Sharing,
+        heard: Callable[[int], None],
+        *,
+        expected: str | None = None,
     ) -> Adopted:
         with (
             adopting.opened(file) as theirs,
@@ -277,18 +305,21 @@ class LocalBlobStore:
             self._temporary(check_id("tenant", tenant), "adopted") as (where, temporary),
         ):
             before = os.fstat(theirs)
+            size = before.st_size if file.size is None else file.size
             ours, action = adopting.bring(theirs, where, temporary, sharing)
             kept = False
             try:
                 crash_point("torrents.brought")
-                sha256 = adopting.hashed(ours, file.size, heard)
+                sha256 = adopting.hashed(ours, size, heard)
+                if expected not in (None, sha256):
+                    raise adopting.unexpected()
                 os.fsync(ours)  # the bytes last before their name does
                 place = self.place(tenant, project, sha256, ext)
                 crash_point("torrents.hashed")
                 if os.fstat(theirs).st_mtime_ns != before.st_mtime_ns:
                     raise adopting.changed()
                 with folder(self._root, place.folders, create=True) as here:
-                    new = self._name(where, temporary, here, place, file.size)
+                    new = self._name(where, temporary, here, place, size)
                     kept = os.stat(place.name, dir_fd=here, follow_symlinks=False).st_ino == before.st_ino
                     os.fsync(here)
                 crash_point("torrents.named")
@@ -296,7 +327,7 @@ class LocalBlobStore:
                 os.close(ours)
                 if action is DedupeAction.HARDLINK and not kept:  # nothing of it is ours: as if we had not been here
                     os.fchmod(theirs, stat.S_IMODE(before.st_mode))
-        return Adopted(sha256, file.size, place.pointer, action if new or kept else DedupeAction.SKIPPED)
+        return Adopted(sha256, size, place.pointer, action if new or kept else DedupeAction.SKIPPED)
 
     def _name(self, where: int, temporary: str, here: int, place: Place, size: int) -> bool:
         """Give the prepared file its final name; False when the right bytes stand there already."""
@@ -305,7 +336,7 @@ class LocalBlobStore:
                 os.link(temporary, place.name, src_dir_fd=where, dst_dir_fd=here, follow_symlinks=False)
                 return True
             except FileExistsError:
-                if self._right_at(here, place, size):
+                if self._kept(here, place, size):
                     return False
                 self._set_aside(here, place)
         raise Retryable("the place of a blob is taken by other bytes again and again", code="store_error")
@@ -318,15 +349,3 @@ def _at_fault(code: str, what: str) -> Permanent:
 def _hash(fd: int, size: int) -> tuple[str, int]:
     with disk_errors():
         return sha256_of(fd, size)
-
-
-@contextmanager
-def _alone(where: int) -> Iterator[None]:
-    """Only one at a time may move a wrong file of this folder away: the next would take the right one for it."""
-    with suppress(OSError):  # NFS locks no folders
-        fcntl.flock(where, fcntl.LOCK_EX)
-    try:
-        yield
-    finally:
-        with suppress(OSError):
-            fcntl.flock(where, fcntl.LOCK_UN)

@@ -62,7 +62,7 @@ class ObjectBlobStore:
     def place_at(self, pointer: str) -> Place:
         return place_of(pointer, self.backend)
 
-    def keeps(self, pointer: str) -> bool:
+    def owns(self, pointer: str) -> bool:
         return space_of(pointer) == self.backend
 
     def shard(self, pointer: str) -> str:
@@ -175,6 +175,9 @@ class ObjectBlobStore:
     def holds(self, pointer: str, size: int) -> bool:
         return self.size(pointer) == size
 
+    def keep(self, pointer: str) -> bool:
+        return self.exists(pointer)  # nothing collects from a bucket
+
     def exists(self, pointer: str) -> bool:
         return self._look(pointer) is not None
 
@@ -226,13 +229,24 @@ class ObjectBlobStore:
         return DedupeAction.COPY  # objects share nothing
 
     def adopt(
-        self, file: Foreign, tenant: str, project: str, ext: str, sharing: Sharing, heard: Callable[[int], None]
+        self,
+        file: Foreign,
+        tenant: str,
+        project: str,
+        ext: str,
+        sharing: Sharing,
+        heard: Callable[[int], None],
+        *,
+        expected: str | None = None,
     ) -> Adopted:
         with adopting.opened(file) as theirs, disk_errors():
-            sha256 = adopting.hashed(theirs, file.size, heard)
+            size = os.fstat(theirs).st_size if file.size is None else file.size
+            sha256 = adopting.hashed(theirs, size, heard)
+            if expected not in (None, sha256):
+                raise adopting.unexpected()
             place = self.place(tenant, project, sha256, ext)
-            there = self._put(place, theirs, file.size, adopting.changed)
-        return Adopted(sha256, file.size, place.pointer, DedupeAction.SKIPPED if there else DedupeAction.COPY)
+            there = self._put(place, theirs, size, adopting.changed)
+        return Adopted(sha256, size, place.pointer, DedupeAction.SKIPPED if there else DedupeAction.COPY)
 
     # ── the whole ─────────────────────────────────────────────────────────────────────────────────
 

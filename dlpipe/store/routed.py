@@ -26,7 +26,7 @@ class RoutedBlobStore:
 
     def _of(self, pointer: str) -> BlobStore:
         for store in self._stores.values():
-            if store.keeps(pointer):
+            if store.owns(pointer):
                 return store
         raise InvalidInput(
             "the pointer is of a store that is not set",
@@ -37,8 +37,8 @@ class RoutedBlobStore:
     def _at(self, place: Place) -> BlobStore:
         return self._of(place.pointer)
 
-    def keeps(self, pointer: str) -> bool:
-        return any(store.keeps(pointer) for store in self._stores.values())
+    def owns(self, pointer: str) -> bool:
+        return any(store.owns(pointer) for store in self._stores.values())
 
     def place(self, tenant: str, project: str, sha256: str, ext: str) -> Place:
         return self._first.place(tenant, project, sha256, ext)
@@ -51,6 +51,9 @@ class RoutedBlobStore:
 
     def size(self, pointer: str) -> int | None:
         return self._of(pointer).size(pointer)
+
+    def keep(self, pointer: str) -> bool:
+        return self._of(pointer).keep(pointer)
 
     def holds(self, pointer: str, size: int) -> bool:
         return self._of(pointer).holds(pointer, size)
@@ -78,9 +81,17 @@ class RoutedBlobStore:
         return mine.unify(pointer, twin) if mine is theirs else DedupeAction.COPY
 
     def adopt(
-        self, file: Foreign, tenant: str, project: str, ext: str, sharing: Sharing, heard: Callable[[int], None]
+        self,
+        file: Foreign,
+        tenant: str,
+        project: str,
+        ext: str,
+        sharing: Sharing,
+        heard: Callable[[int], None],
+        *,
+        expected: str | None = None,
     ) -> Adopted:
-        return self._first.adopt(file, tenant, project, ext, sharing, heard)
+        return self._first.adopt(file, tenant, project, ext, sharing, heard, expected=expected)
 
     def walk(self, after: str, limit: int) -> Sequence[StoredFile]:
         """One store after the other; in front of a path stands which one it is of."""

@@ -109,7 +109,7 @@ def set_apart(root: Path, path: str, where: int) -> bool:
         if not stat.S_ISREG(found.st_mode) or _is_right(fd, path):
             return False
         with folder(root, (QUARANTINE, *folders), create=True) as there:
-            new = _moved(where, name, there)
+            new = move_new(where, name, there)
             if new is None:
                 return False
             if not same_file(os.stat(new, dir_fd=there, follow_symlinks=False), found):
@@ -132,12 +132,12 @@ def _is_right(fd: int, path: str) -> bool:
     return sha256_of(fd)[0] == place.sha256
 
 
-def _moved(where: int, name: str, there: int) -> str | None:
+def move_new(where: int, name: str, there: int) -> str | None:
     """To the first name that is free; None when the file is gone."""
     for number in itertools.count():
         new = f"{name}.{number}" if number else name
         try:
-            _rename(where, name, there, new)
+            renamed_new(where, name, there, new)
         except FileExistsError:
             continue
         except FileNotFoundError:
@@ -146,7 +146,8 @@ def _moved(where: int, name: str, there: int) -> str | None:
     return None
 
 
-def _rename(where: int, name: str, there: int, new: str) -> None:
+def renamed_new(where: int, name: str, there: int, new: str) -> None:
+    """Rename over nothing: FileExistsError when the name is taken."""
     try:
         rename_new(where, name, there, new)
     except OSError as error:

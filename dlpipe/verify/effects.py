@@ -128,6 +128,10 @@ def _makers(facts: JobFacts, finished: list[Any], results: dict[str, Any]) -> It
     """Every artifact was made by an op that is on record."""
     indexed = {results[op.op_key]["artifact_uuid"] for op in finished if op.op_type == "INDEX"}
     found = {results[op.op_key].get("known_sha256") for op in finished if op.op_type == "HEAD"}
+    # What was backfilled says so by the number of its run; no op ever was.
+    backfilled = {row.artifact_uuid for row in facts.manifest if row.run == 0}
     for row in facts.made:
+        if row.artifact_uuid in backfilled or facts.is_former(row):
+            continue
         if row.artifact_uuid not in indexed and row.sha256 not in found:
             yield "effect_without_op", f"artifact {row.artifact_uuid}"

@@ -37,8 +37,15 @@ class JobFacts:
     manifest: list[Row] = field(default_factory=list)
     files: list[Row] = field(default_factory=list)
     """The files of a download, with their artifacts."""
+    purged: Row = None
+    """What a purge left of it; the job may have been planned again since."""
     url_known: bool = False
     """Its URL is in the index."""
+
+    def is_former(self, artifact: Row) -> bool:
+        """Was it made before the job was purged and planned again? Then its op and its rows went with the purge."""
+        listed = any(row.artifact_uuid == artifact.artifact_uuid for row in self.results)
+        return self.purged is not None and not listed and artifact.created_at < self.job.created_at
 
 
 class Snapshot:
@@ -115,6 +122,8 @@ class Snapshot:
             of(row.job_id).results.append(row)
         for row in self.rows(sa.select(files).where(which(files.c.job_id))):
             of(row.job_id).files.append(row)
+        for row in self.rows(sa.select(schema.purged_jobs).where(which(schema.purged_jobs.c.job_id))):
+            of(row.job_id).purged = row
         self._look_up_urls(found)
         return [found[job_id] for job_id in sorted(found)]
 
@@ -190,12 +199,12 @@ class Snapshot:
 
 
 def _with_faults(*columns: sa.ColumnElement[Any]) -> sa.Select[Any]:
-    """Artifacts, with what their file is marked as having, if it is."""
-    marks = schema.artifact_faults.c
-    query = sa.select(*columns, marks.fault, marks.found_at).select_from(schema.artifacts)
+    """Artifacts, with what their file is marked as having, if it is, and whether they were given up."""
+    marks, retired = schema.artifact_faults.c, schema.artifact_retirements.c
+    query = sa.select(*columns, marks.fault, marks.found_at, retired.retired_at).select_from(schema.artifacts)
     return query.outerjoin(
         schema.artifact_faults, sa.and_(marks.artifact_uuid == _A.artifact_uuid, marks.mended_at.is_(None))
-    )
+    ).outerjoin(schema.artifact_retirements, retired.artifact_uuid == _A.artifact_uuid)
 
 
 def _between(column: sa.ColumnElement[Any], after: str | None, upto: str | None) -> sa.ColumnElement[bool]:

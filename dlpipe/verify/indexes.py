@@ -30,7 +30,8 @@ class Indexes:
     def artifacts_without_hash(self) -> Iterator[Row]:
         index = schema.hash_index.c
         entry = sa.exists().where(index.sha256 == _A.sha256, _in_scope(index.scope))
-        yield from self._rows(sa.select(_A.artifact_uuid, _A.sha256, _A.created_by_job_id).where(~entry))
+        given_up = sa.exists().where(schema.artifact_retirements.c.artifact_uuid == _A.artifact_uuid)
+        yield from self._rows(sa.select(_A.artifact_uuid, _A.sha256, _A.created_by_job_id).where(~entry, ~given_up))
 
     def urls(self) -> Iterator[Row]:
         """All of the URL index, with whether an artifact bears each entry out."""

@@ -28,7 +28,7 @@ class View:
 def judge(facts: JobFacts, view: View) -> Iterator[Finding]:
     """All that is wrong with one job."""
     if facts.job is None:
-        yield from _ownerless(facts)
+        yield from _ownerless(facts, view)
         return
     if facts.detail is None and facts.download is None:
         yield Finding("job_without_detail", facts.job_id, str(facts.job.job_type), facts.job_id)
@@ -57,7 +57,7 @@ def under_way(facts: JobFacts) -> bool:
     return facts.download is not None and facts.download.status in rules.ACTIVE_DOWNLOADS
 
 
-def _ownerless(facts: JobFacts) -> Iterator[Finding]:
+def _ownerless(facts: JobFacts, view: View) -> Iterator[Finding]:
     tables = {
         "artifact_jobs": facts.detail,
         "download_jobs": facts.download,
@@ -70,7 +70,22 @@ def _ownerless(facts: JobFacts) -> Iterator[Finding]:
         if rows:
             yield Finding("detail_without_job", facts.job_id, table)
     for artifact in facts.made:
-        yield Finding("artifact_without_job", str(artifact.artifact_uuid), "its job does not exist")
+        if facts.purged is None:
+            yield Finding("artifact_without_job", str(artifact.artifact_uuid), "its job does not exist")
+        else:
+            yield from _of_purged(facts, artifact, view)
+
+
+def _of_purged(facts: JobFacts, artifact: Any, view: View) -> Iterator[Finding]:
+    """A job that was purged leaves its artifacts, and what holds of them without it."""
+    owner, subject = (facts.purged.tenant_id, facts.purged.project_id), str(artifact.artifact_uuid)
+    if (artifact.tenant_id, artifact.project_id) != owner:
+        yield Finding("scope_differs", subject, "the artifact and its purged job")
+    elif not rules.pointer_fits(artifact.storage_pointer, *owner, artifact.sha256):
+        yield Finding("artifact_pointer", subject)
+    path = rules.path_in(artifact.storage_pointer)
+    if path is not None and artifact.retired_at is None and not view.there(path):
+        yield Finding("file_missing", path, "its job was purged; planned again, it brings it", None, path)
 
 
 def _keys(facts: JobFacts) -> Iterator[tuple[str, str]]:
@@ -145,12 +160,15 @@ def _registered(facts: JobFacts) -> Iterator[tuple[str, str]]:
     manifest = {row.artifact_uuid: row for row in facts.manifest}
     seen: set[str] = set()
     for row in facts.made:
-        if row.artifact_uuid not in listed and facts.results:
+        former = facts.is_former(row)
+        if row.artifact_uuid not in listed and facts.results and not former:
             yield "artifact_without_job", f"artifact {row.artifact_uuid} is no result of the job that made it"
         if (row.tenant_id, row.project_id) != owner:
             yield "scope_differs", f"artifact {row.artifact_uuid}"
         elif not rules.pointer_fits(row.storage_pointer, *owner, row.sha256):
             yield "artifact_pointer", f"artifact {row.artifact_uuid}"
+        if former:
+            continue
         if facts.detail is not None and row.sha256 in seen:
             yield "published_twice", row.sha256
         seen.add(row.sha256)
@@ -165,6 +183,8 @@ def _registered(facts: JobFacts) -> Iterator[tuple[str, str]]:
 
 def _file(facts: JobFacts, artifact: Any, view: View) -> Iterator[Finding]:
     path = rules.path_in(artifact.storage_pointer)
+    if artifact.retired_at is not None:
+        return  # its file may be collected at any time
     if path is None or view.there(path) or (facts.detail is not None and rules.is_brought_again(facts.detail)):
         return
     newest = max((row for row in facts.results if row.sha256 is not None), key=lambda row: row.position, default=None)

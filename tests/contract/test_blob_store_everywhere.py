@@ -115,7 +115,7 @@ def test_a_published_file_is_named_by_its_hash(bench: Bench) -> None:
     assert store.vouched(place.pointer, DIGEST, len(BODY))
     assert store.shard(place.pointer) == DIGEST[:2]
     assert store.place_at(place.pointer) == place
-    assert store.keeps(place.pointer)
+    assert store.owns(place.pointer)
     assert place.space == store.backend
     store.settle(place.pointer)
 

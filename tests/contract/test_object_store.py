@@ -518,7 +518,7 @@ def test_files_from_before_the_bucket_are_read_where_they_are(
     pages.append(both.walk(pages[0][-1].path, 1))
     assert [file.pointer for page in pages for file in page] == [new.pointer, old.pointer]
     assert both.walk(pages[1][-1].path, 1) == []
-    assert not local.keeps(new.pointer)
+    assert not local.owns(new.pointer)
     assert both.unify(new.pointer, old.pointer).value == "copy"
 
 

@@ -36,7 +36,8 @@ SCOPED_COMMANDS = {
     "one job": "show why ops cancel pause resume retry refresh replay".split(),
     "one artifact": ["open"],
     "lists": "jobs artifacts export".split(),
-    "makes its own": "fetch plan".split(),  # a tenant given here is whose job it becomes
+    "makes its own": "fetch plan backfill".split(),  # a tenant given here is whose job it becomes
+    "tested with upkeep": ["purge"],
     "tested with downloads": ["torrents"],
     "tested with its question": ["top"],  # tests/contract/test_overview.py
 }
@@ -79,9 +80,10 @@ def test_no_public_call_is_missing_here() -> None:
 
 
 def test_no_question_to_the_ledger_is_missing_in_its_contract() -> None:
-    from tests.contract import test_jobs_owner, test_overview, test_results
+    from tests.contract import test_jobs_owner, test_overview, test_purge, test_results
 
-    text = "".join(Path(str(one.__file__)).read_text() for one in (test_jobs_owner, test_overview, test_results))
+    suites = (test_jobs_owner, test_overview, test_purge, test_results)
+    text = "".join(Path(str(suite.__file__)).read_text() for suite in suites)
     methods = {name for name, _ in inspect.getmembers(Owned, inspect.isfunction) if not name.startswith("_")}
     assert {name for name in methods if f"owned(scope).{name}(" not in text} - {"counts", "tally"} == set()
 

@@ -135,7 +135,8 @@ class Foreign:
 
     root: str
     parts: tuple[str, ...]
-    size: int
+    size: int | None
+    """As it was announced; None: whatever it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +156,7 @@ class BlobStore(Protocol):
     equal: Equal
     """What it makes of bytes that are in the same dedupe scope already (ADR 33)."""
 
-    def keeps(self, pointer: str) -> bool:
+    def owns(self, pointer: str) -> bool:
         """Is it a pointer of this store, whatever there is at it?"""
 
     def place(self, tenant: str, project: str, sha256: str, ext: str) -> Place: ...
@@ -173,6 +174,12 @@ class BlobStore(Protocol):
 
     def size(self, pointer: str) -> int | None:
         """How large the blob is; None when no file is there. (cheap)"""
+
+    def keep(self, pointer: str) -> bool:
+        """Say that this blob is about to be registered: the collector leaves it for its grace. False: it is gone.
+
+        What publishes, copies or adopts does so by itself.
+        """
 
     def holds(self, pointer: str, size: int) -> bool:
         """Is the blob there with this size? (cheap)"""
@@ -200,9 +207,19 @@ class BlobStore(Protocol):
         """Make `pointer` share the bytes of `twin`, atomically; COPY when the file system cannot."""
 
     def adopt(
-        self, file: Foreign, tenant: str, project: str, ext: str, sharing: Sharing, heard: Callable[[int], None]
+        self,
+        file: Foreign,
+        tenant: str,
+        project: str,
+        ext: str,
+        sharing: Sharing,
+        heard: Callable[[int], None],
+        *,
+        expected: str | None = None,
     ) -> Adopted:
         """Take a foreign file in, hashed; it stays where it is. `heard` gets each number of bytes hashed.
+
+        Permanent(`sha256_mismatch`) when it does not hash to what is expected; then it has no place in the store.
 
         No symlink is followed on the way to it. Retryable(`torrent_file_missing`, `file_changed`) when it is not there,
         or not as it was announced; Permanent(`file_refused`) when what is there is not a plain file.

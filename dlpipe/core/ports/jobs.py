@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from dlpipe.core.flow import StageRow
 from dlpipe.core.model import ArtifactJob, ArtifactRecord, Fault, JobSpec, JobView, OpView, PlanAnswer
+from dlpipe.core.purging import ArchiveFile, Expired, PurgeFilter, Tombstone
 from dlpipe.core.recovery import FailureWrite
 from dlpipe.core.states import State, Status
 from dlpipe.core.telemetry import Told
@@ -64,6 +65,9 @@ class Jobs(Protocol):
 
     def plan_if_absent(self, specs: Sequence[JobSpec]) -> list[PlanAnswer]:
         """Insert the jobs that no row has yet; answer each in order. Only an equal key counts as present."""
+
+    def add_finished(self, finished: Sequence[tuple[JobSpec, datetime | None]]) -> set[str]:
+        """Write down jobs as done, without a run, and when they were; answer which are new. The others stay."""
 
     def claim(self, stage: StageRow, job_id: str, run: int, token: str, ttl_s: float) -> Claim:
         """Take the job for a stage in one guarded statement, which raises the fence."""
@@ -204,6 +208,30 @@ class Owned(Protocol):
 
     def standing(self, job_id: str) -> Standing | None:
         """The job with what its owner need not see, but an explanation of it must know."""
+
+    def expired(self, only: PurgeFilter, limit: int, after: Expired | None = None) -> list[Expired]:
+        """Jobs at their end that the filter means, with all their rows, the oldest first; `after`: the last of before.
+
+        Not one that a further run is wanted of, nor one whose torrent the client has yet to be told to remove.
+        """
+
+    def count_expired(self, only: PurgeFilter) -> Mapping[Status, int]: ...
+
+    def purge(self, archived: Sequence[Expired], file: ArchiveFile, *, retire: bool) -> list[str]:
+        """Delete these jobs with all rows that are theirs alone; answer which.
+
+        One that is not as it was read any more, or that somebody holds, stays. What they registered stays, and so does
+        a tombstone of each. `retire`: what they made is wanted no more, so that its files may be collected.
+        """
+
+    def retire_superseded(self, only: PurgeFilter, limit: int) -> list[str]:
+        """Give up at most so many results that a later run of their job, which the filter means, has replaced.
+
+        Answers their uuids. The newest result of a job stays, and so does its record of the earlier ones.
+        """
+
+    def tombstone(self, job_id: str) -> Tombstone | None:
+        """What is left of a purged job; it stays also when the job is planned again."""
 
     def ops(self, job_id: str) -> list[OpView]: ...
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Protocol
 
 from dlpipe.core.downloads import Downloads
@@ -12,6 +13,7 @@ from dlpipe.core.figures import Totals, Waiting
 from dlpipe.core.flow import OpType
 from dlpipe.core.model import ArtifactJob, ArtifactRecord, Fault, Scope
 from dlpipe.core.ports.jobs import Backlog, Jobs, Owned
+from dlpipe.core.ports.trash import Garbage
 from dlpipe.core.results import Result, Results
 
 
@@ -84,19 +86,22 @@ class Registry(Protocol):
         """The first copy is gone or damaged: this one takes its place."""
 
     def artifacts_after(self, artifact_uuid: str, limit: int) -> list[ArtifactRecord]:
-        """All registered artifacts in one order, whoever they belong to; empty: from the first one."""
+        """All registered artifacts that are not retired in one order, whosever they are; empty: from the first one."""
 
     def registered(self, blobs: Sequence[tuple[str, str]]) -> set[str]:
         """Which of these (pointer, sha256) some artifact has; answers pointers."""
 
     def add_artifact(self, record: ArtifactRecord) -> None:
-        """Register a result and link it to its job; the same record again changes nothing."""
+        """Register a result and link it to its job; the same record again changes nothing.
+
+        One that was registered before its job was purged is the job's again, and retired no more.
+        """
 
     def newest_result(self, job_id: str) -> ArtifactRecord | None:
         """The result that the job's latest run brought, or found unchanged."""
 
     def result_of(self, job_id: str, sha256: str) -> ArtifactRecord | None:
-        """The newest result of the job that is these bytes."""
+        """The newest that the job has registered of these bytes, also before it was purged and planned again."""
 
     def add_fault(self, artifact_uuid: str, fault: Fault) -> bool:
         """Mark the artifact's file as missing or damaged; False when it is marked already, which changes nothing."""
@@ -111,6 +116,9 @@ class Registry(Protocol):
 
     def recall_url(self, tenant_id: str, canonical_url: str, blob: KnownBlob, artifact_uuid: str) -> None:
         """Know the URL by these bytes as when that artifact was made; a row that is there stays as it is."""
+
+    def remember_url(self, tenant_id: str, canonical_url: str, blob: KnownBlob, seen_at: datetime) -> None:
+        """The URL gave these bytes once; what is known of it already is known better, and stays."""
 
     def see_again(self, tenant_id: str, canonical_url: str, sha256: str) -> None:
         """The URL still gives these bytes, as of now; a row that tells of other bytes stays as it is."""
@@ -154,6 +162,8 @@ class Unit(Protocol):
     def torrents(self) -> Downloads: ...
     @property
     def figures(self) -> Figures: ...
+    @property
+    def garbage(self) -> Garbage: ...
 
     def owned(self, scope: Scope) -> Owned:
         """There is no other way to an owner's jobs, so that no query can forget whose they are."""

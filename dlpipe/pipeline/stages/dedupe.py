@@ -34,7 +34,7 @@ class Dedupe(Stage):
         if first.pointer == indexed.pointer:
             return DedupeResult(DedupeAction.SKIPPED, placed.size)  # the same place: finalize found it there
         store = self.deps.store
-        if not store.keeps(first.pointer) or not store.vouched(first.pointer, indexed.sha256, placed.size):
+        if not store.owns(first.pointer) or not store.vouched(first.pointer, indexed.sha256, placed.size):
             return DedupeResult(DedupeAction.DOWNLOAD, 0)
         action = self.deps.store.unify(indexed.pointer, first.pointer)
         saved = 0 if action is DedupeAction.COPY else placed.size

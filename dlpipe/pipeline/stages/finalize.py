@@ -25,7 +25,7 @@ class Finalize(Stage):
         before = work.op.prior.pointer if isinstance(work.op.prior, FinalizeResult) else None
         if before is None and (mine := registered(self.deps, job, streamed.sha256)) is not None:
             before = mine.storage_pointer
-        if before is not None and self.deps.store.keeps(before):
+        if before is not None and self.deps.store.owns(before):
             return streamed, self.deps.store.place_at(before)
         first = self._first(job, streamed) if self.deps.store.equal is Equal.POINTER else None
         # Never another tenant's place: a signed link would tell whose it is (DEDUPE-2).

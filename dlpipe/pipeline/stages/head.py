@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from dlpipe.core import mirrors
 from dlpipe.core.errors import Permanent, StageFailure
-from dlpipe.core.keys import Scalar, artifact_uuid
+from dlpipe.core.flow import OpType
+from dlpipe.core.keys import Scalar, artifact_uuid, op_key
 from dlpipe.core.layout import Equal, extension_for, space_of
 from dlpipe.core.model import ArtifactJob, ArtifactRecord, Scope
 from dlpipe.core.ports import KnownBlob, Unit
@@ -45,7 +46,7 @@ class Head(Stage):
             trusted = blob is not None and unit.registry.known_url(tenant, url, self.deps.policy.trust_s) is not None
             mine = unit.registry.result_of(job.job_id, blob.sha256) if blob else None
         store = self.deps.store
-        if blob is None or not store.keeps(blob.pointer) or not self._fits(job, blob):
+        if blob is None or not store.owns(blob.pointer) or not self._fits(job, blob):
             return None
         # A size proves nothing where a file of these bytes is known to be at fault.
         rehashed = job.purpose is Purpose.REPAIR or (mine is not None and mine.fault is not None)
@@ -59,7 +60,7 @@ class Head(Stage):
         said = self._unchanged(job, blob) if job.purpose is Purpose.REFRESH or not wanted else None
         if said is False:
             return None
-        if mine is not None and store.keeps(mine.storage_pointer):
+        if mine is not None and store.owns(mine.storage_pointer):
             place = store.place_at(mine.storage_pointer)
         elif self._may_share(job, blob):
             place = store.place_at(blob.pointer)
@@ -71,6 +72,8 @@ class Head(Stage):
             store.copy(blob.pointer, place)
             if rehashed and not store.is_right(place.pointer, blob.sha256, blob.size):
                 return None
+        elif not store.keep(place.pointer):
+            return None  # it has just been collected
         return HeadResult(
             http_status=None,
             final_url_sha256="",
@@ -135,13 +138,24 @@ class Head(Stage):
             unit.registry.see_again(job.scope.tenant_id, job.canonical_url, head.known_sha256)
         if head.rehashed:
             unit.registry.mend(head.known_sha256, head.known_pointer)
+        measured = {
+            "run": job.run,
+            "sha256": head.known_sha256,
+            "pointer": head.known_pointer,
+            "byte_size": head.known_size,
+        }
         mine = unit.registry.result_of(job.job_id, head.known_sha256)
         if mine is not None and mine.storage_pointer == head.known_pointer:
-            # An earlier run registered these bytes: one record stands for them, and it is the newest again.
-            unit.registry.note(mine.artifact_uuid, job.job_id, {"run": job.run})
+            # An earlier run registered these bytes, perhaps before the job was purged: one record stands for them,
+            # and it is the newest again.
+            unit.registry.add_artifact(mine)
+            unit.registry.note(mine.artifact_uuid, job.job_id, measured)
             return State.SKIPPED_DUPLICATE
+        # As the index stage would call it: what a job registers goes by its bytes and their place, whoever brought
+        # them. A name by the run could come again after a purge, for other bytes.
+        made = op_key(OpType.INDEX, job.job_id, sha256=head.known_sha256, pointer=head.known_pointer)
         record = ArtifactRecord(
-            artifact_uuid=artifact_uuid(work.op.op_key),
+            artifact_uuid=artifact_uuid(made),
             scope=job.scope,
             artifact_type="file",
             storage_backend=space_of(head.known_pointer),
@@ -156,15 +170,7 @@ class Head(Stage):
         unit.registry.note(
             record.artifact_uuid,
             job.job_id,
-            {
-                "run": job.run,
-                "sha256": record.sha256,
-                "pointer": record.storage_pointer,
-                "byte_size": record.byte_size,
-                "bytes_written": 0,
-                "resumed_from_bytes": 0,
-                "dedupe_action": DedupeAction.SKIPPED.value,
-            },
+            measured | {"bytes_written": 0, "resumed_from_bytes": 0, "dedupe_action": DedupeAction.SKIPPED.value},
         )
         return State.SKIPPED_DUPLICATE
 
