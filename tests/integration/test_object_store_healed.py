@@ -8,6 +8,7 @@ from pathlib import Path
 import obstore
 import pytest
 
+from dlpipe import verify
 from dlpipe.core.layout import Equal
 from dlpipe.core.model import Scope
 from dlpipe.db import SqlDatabase
@@ -16,6 +17,7 @@ from dlpipe.pipeline.round import Report
 from dlpipe.store import LocalBlobStore
 from dlpipe.store.bucket import Bucket, Meta, connect
 from dlpipe.store.routed import RoutedBlobStore
+from dlpipe.verify.objects import Objects, ObjectStoreTrouble
 from tests.objectserver import ObjectServer, contents, objects
 from tests.world import DEFAULT, World, sha256, some_bytes
 
@@ -204,3 +206,55 @@ def test_a_server_that_is_away_ends_a_walk_instead_of_being_asked_for_each_file(
     world.use(away, "s3://bucket")
     report = reconcile(world.deps)
     assert (report.unfinished, report.files_missing, len(asked)) == (3, 0, 2)
+
+
+# ── the checker ───────────────────────────────────────────────────────────────────────────────────
+
+
+def checked(world: InBucket, server: ObjectServer, url: str, *, read: bool = True) -> set[tuple[str, str]]:
+    address = world.database.url.render_as_string(hide_password=False)
+    bucket = Objects(url, server.options(), allow_http=True, timeout_s=10, retries=0)
+    found = verify.check(address, world.root, verify.Options(read, strict=True), bucket=bucket)
+    return {(one.code, one.path or "") for one in found if not one.is_note}
+
+
+@pytest.mark.parametrize("read", [True, False], ids=["every byte", "names and sizes"])
+def test_the_checker_tells_each_kind_of_damage_in_a_bucket(
+    world: InBucket, object_server: ObjectServer, url: str, read: bool
+) -> None:
+    jobs = [world.brought(f"{number}", some_bytes(1_000 + number)) for number in range(4)]
+    world.brought("equal", some_bytes(1_000), project_id="q")
+    world.brought("equal", some_bytes(1_000), tenant_id="t2")
+    assert checked(world, object_server, url, read=read) == set()
+    lost, cut, changed, moved = [world.pointer(job).removeprefix("s3:") for job in jobs]
+    store, before = world.bucket.store, contents(world.bucket.store)
+    world.bucket.delete(lost)
+    obstore.put(store, cut, before[cut][:-1])
+    obstore.put(store, changed, b"!" + before[changed][1:], attributes={"sha256": sha256(before[changed])})
+    stranger = some_bytes(777)
+    unknown = f"default/default/{sha256(stranger)[:2]}/{sha256(stranger)}"
+    obstore.put(store, unknown, stranger)
+    obstore.put(store, "default/default/ab/junk", b"junk")
+    obstore.put(store, ".quarantine/x", b"set aside")
+    foreign = f"s3:other/{moved.partition('/')[2]}"
+    obstore.put(store, foreign.removeprefix("s3:"), before[moved])
+    for table, column in (("artifacts", "storage_pointer"), ("manifest", "pointer"), ("hash_index", "pointer")):
+        world.sql(f"UPDATE {table} SET {column} = :new WHERE {column} = :old", new=foreign, old=f"s3:{moved}")
+    found = checked(world, object_server, url, read=read)
+    expected = {
+        ("file_missing", f"s3:{lost}"),
+        ("file_size", f"s3:{cut}"),
+        ("file_unknown", f"s3:{unknown}"),
+        ("name_not_hash", "s3:default/default/ab/junk"),
+        ("artifact_pointer", ""),
+    }
+    assert expected <= found
+    assert (("file_damaged", f"s3:{changed}") in found) is read
+
+
+def test_a_bucket_that_cannot_be_read_is_no_bucket_of_lost_files(world: InBucket, object_server: ObjectServer) -> None:
+    world.brought("a", some_bytes(1_000))
+    with pytest.raises(ObjectStoreTrouble, match="NoSuchBucket"):
+        checked(world, object_server, "s3://no-such-bucket/x")
+    with pytest.raises(verify.StoreNotSet):
+        list(verify.check(world.database.url.render_as_string(hide_password=False), world.root))

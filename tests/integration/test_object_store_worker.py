@@ -100,6 +100,12 @@ def test_files_and_their_equals_go_into_the_bucket_once(
     assert foreign[0] != 0
     assert "artifact_unknown" in foreign[2]
     assert_no_secret(fleet)
+    code, out, err = command(fleet, "doctor")
+    assert f"{url} answers" in out, (out, err)
+    assert SECRET not in out + err
+    fleet.env["DLPIPE_STORE_URL"] = "s3://no-such-bucket"
+    code, out, err = command(fleet, "doctor", "--json")
+    assert (code, "store_bucket_missing" in out) == (1, True)
 
 
 @pytest.mark.parametrize("point", ["objects.before_put", "objects.after_put", "objects.after_unlink"])
