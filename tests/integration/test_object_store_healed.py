@@ -254,7 +254,9 @@ def test_the_checker_tells_each_kind_of_damage_in_a_bucket(
 
 def test_a_bucket_that_cannot_be_read_is_no_bucket_of_lost_files(world: InBucket, object_server: ObjectServer) -> None:
     world.brought("a", some_bytes(1_000))
+    address, gone = world.database.url.render_as_string(hide_password=False), "s3://no-such-bucket/x"
+    bucket = Objects(gone, object_server.options(), allow_http=True, timeout_s=10, retries=0)
     with pytest.raises(ObjectStoreTrouble, match="NoSuchBucket"):
-        checked(world, object_server, "s3://no-such-bucket/x")
+        next(iter(verify.check(address, world.root, bucket=bucket)))  # before anything is told
     with pytest.raises(verify.StoreNotSet):
-        list(verify.check(world.database.url.render_as_string(hide_password=False), world.root))
+        next(iter(verify.check(address, world.root)))
