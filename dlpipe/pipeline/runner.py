@@ -23,6 +23,7 @@ from dlpipe.core.errors import (
 from dlpipe.core.ports import Lease, Past, Refused
 from dlpipe.core.recovery import FailureWrite, after_failure
 from dlpipe.core.states import State
+from dlpipe.pipeline import stores
 from dlpipe.pipeline.deps import Deps
 from dlpipe.pipeline.stages import STAGES, Stage
 from dlpipe.pipeline.stages.stage import OutOfOrder, Work
@@ -141,6 +142,7 @@ def _claim(deps: Deps, stage: Stage, stage_name: str, job_id: str, run_no: int, 
 def _carry_out(deps: Deps, stage: Stage, stage_name: str, work: Work) -> Outcome:
     job = work.job
     try:
+        stores.recognise(deps)  # an unmounted store must get no bytes, and lose none
         result = (stage.probe(work) if work.op.seen else None) or stage.perform(work)
         crash_point(f"{stage_name}.performed")
         work.lease.check()

@@ -10,6 +10,7 @@ from dlpipe.core.errors import InvalidInput, LeaseUnavailable
 from dlpipe.core.model import JOB_TYPE_ARTIFACT, ArtifactRecord, Fault, JobView, Scope
 from dlpipe.core.states import Status
 from dlpipe.core.wishes import JobFilter, Wish
+from dlpipe.pipeline import stores
 from dlpipe.pipeline.deps import Deps
 from dlpipe.pipeline.planner import nudge
 
@@ -128,6 +129,7 @@ def _stop(deps: Deps, job_ids: Sequence[str]) -> None:
 
 def fault_of(deps: Deps, artifact: ArtifactRecord, *, thorough: bool) -> Fault | None:
     """What is wrong with the artifact's file: by its size, or (`thorough`) by all of its bytes."""
+    stores.recognise(deps, dry_run=True)  # in a store that is not there, everything would be missing
     store, pointer = deps.store, artifact.storage_pointer
     if store.holds(pointer, artifact.byte_size):
         right = not thorough or store.is_right(pointer, artifact.sha256, artifact.byte_size)
@@ -140,6 +142,7 @@ def bring_back(deps: Deps, view: JobView, artifact: ArtifactRecord, fault: Fault
 
     False when that is not to be done now: somebody works on the job, or a run is due already.
     """
+    stores.recognise(deps)
     with deps.database.write() as unit:
         unit.registry.add_fault(artifact.artifact_uuid, fault)
         return unit.backlog.reopen(view.job_id, view.fence, fault)

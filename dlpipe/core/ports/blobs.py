@@ -151,6 +151,12 @@ class BlobStore(Protocol):
 
     backend: str
 
+    def marker(self) -> str | None:
+        """The id that the store bears, so that another or an empty place is not taken for it; None: it bears none."""
+
+    def mark(self, store_id: str) -> str:
+        """Let the store bear this id, durably, unless it bears one; answer which it bears. Many may do it at once."""
+
     def place(self, tenant: str, project: str, sha256: str, ext: str) -> Place: ...
 
     def place_at(self, pointer: str) -> Place:
