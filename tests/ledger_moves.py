@@ -188,6 +188,7 @@ class Moves:
             job.advance(target)
             if made is not None:
                 self.artifacts.setdefault(made.artifact_uuid, (job, made.sha256))
+                job.registered = True
             op = job.ops[work.op.op_key]
             op.run = work.job.run
             self.counts["replays"] += op.state == "finished"

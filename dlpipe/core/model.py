@@ -237,6 +237,8 @@ class JobView:
     fence: int = 0
     host: str | None = None
     paused_at: datetime | None = None
+    withdrawn_run: int | None = None
+    """The last of its runs that was taken back after it had begun."""
 
 
 class Fault(StrEnum):

@@ -133,6 +133,7 @@ class SqlBacklog:
                 due_at=now(),
                 attempts=0,
                 purpose=Purpose.REPAIR.value,
+                stood=sa.case((in_states(stay), _T.state), else_=None),
             )
         )
         if changed.rowcount == 0:

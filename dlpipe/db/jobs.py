@@ -7,6 +7,7 @@ backlog, what owners see and wish in owned.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import sqlalchemy as sa
 
@@ -93,7 +94,9 @@ class SqlJobs:
     def advance(self, job: ArtifactJob, stage: StageRow, target: State) -> None:
         allowed = states.sources(target, Moment.FINISH, stage.name)
         ended = states.is_terminal(target, retry_due=False)
-        values = {"published_at": None, "purpose": None} if ended else {"published_at": now()}
+        values: dict[str, Any] = {"published_at": None, "purpose": None} if ended else {"published_at": now()}
+        if target not in states.can_go_back():
+            values["stood"] = None  # from here on the run goes through
         changed = guarded(job, allowed).values(state=target.value, **FREE, **values)
         if self._connection.execute(changed).rowcount == 0:
             raise_why(self._connection, job, target, allowed)

@@ -37,13 +37,11 @@ def grant(connection: sa.Connection, scope: Scope, wish: Wish, job_ids: Sequence
 
 
 def _withdraw(connection: sa.Connection, these: sa.ColumnElement[bool]) -> list[str]:
-    """Take back further runs that have not begun; these jobs are again what they were."""
-    taken = connection.execute(
-        sa.update(artifact_jobs)
-        .where(these, in_states(states.withdrawable()), _T.due_at.is_not(None))
-        .values(due_at=None, published_at=None, purpose=None, paused_at=None)
-        .returning(_T.job_id, _T.state)
-    ).all()
+    """Take back further runs; these jobs are again what they were, with the results that they had."""
+    taken: list[Any] = []
+    for where, values in _BACK:
+        back = sa.update(artifact_jobs).where(these, where).values(**values, **_NO_FURTHER_RUN)
+        taken += connection.execute(back.returning(_T.job_id, _T.state)).all()
     for state in {row.state for row in taken}:
         status = states.status_of(State(state), retry_due=False)
         told = {"status": status.value, "progress": 100, **NO_ERROR}
@@ -66,10 +64,20 @@ def owned_by(scope: Scope) -> sa.ColumnElement[bool]:
     return sa.and_(_J.tenant_id == scope.tenant_id, _J.project_id == scope.project_id)
 
 
-_REGISTERED = sa.and_(
-    _T.purpose.is_(None),  # what an earlier run registered is no result of a refresh or a repair
-    sa.exists().where(_A.job_id == _T.job_id, _A.role == "result").correlate(artifact_jobs),
+_HAS_RESULT = sa.exists().where(_A.job_id == _T.job_id, _A.role == "result").correlate(artifact_jobs)
+# What an earlier run registered is no result of a refresh or a repair.
+_REGISTERED = sa.and_(_T.purpose.is_(None), _HAS_RESULT)
+_NO_FURTHER_RUN: Mapping[str, None] = {"due_at": None, "purpose": None, "paused_at": None, "stood": None}
+_BACK: tuple[tuple[sa.ColumnElement[bool], dict[str, Any]], ...] = (
+    # It has not begun: the job is still where it was.
+    (sa.and_(in_states(states.withdrawable()), _T.due_at.is_not(None)), {"published_at": None}),
+    # It has begun: a raised fence, so that whoever is at it can record nothing any more.
+    (
+        sa.and_(_T.stood.is_not(None), in_states(states.can_go_back()), ~FAILED_FOR_GOOD),
+        {"state": _T.stood, "fence": _T.fence + 1, **IDLE, "withdrawn_run": _T.run},
+    ),
 )
+_STOOD = sa.case((in_states(states.refreshable()), _T.state), else_=_T.stood)
 _AGAIN: Mapping[str, Any] = {"due_at": now(), "attempts": 0, "published_at": None}
 _WITH_WHAT_REMAINS = states.retried(registered=True)
 
@@ -80,7 +88,8 @@ _Term = tuple[sa.ColumnElement[bool], dict[str, Any], dict[str, Any]]
 _TERMS: dict[Wish, tuple[_Term, ...]] = {
     Wish.CANCEL: (
         (
-            sa.and_(in_states(states.sources(State.CANCELED, Moment.CANCEL)), ~FAILED_FOR_GOOD),
+            # Never once there is a result; a further run that cannot be taken back any more goes through (JOB-9).
+            sa.and_(in_states(states.sources(State.CANCELED, Moment.CANCEL)), ~FAILED_FOR_GOOD, ~_HAS_RESULT),
             {
                 "state": State.CANCELED.value,
                 "fence": _T.fence + 1,
@@ -112,7 +121,7 @@ _TERMS: dict[Wish, tuple[_Term, ...]] = {
     Wish.REFRESH: (
         (
             sa.or_(sa.and_(in_states(states.refreshable()), _T.due_at.is_(None)), FAILED_FOR_GOOD),
-            {**_AGAIN, "purpose": Purpose.REFRESH.value},
+            {**_AGAIN, "purpose": Purpose.REFRESH.value, "stood": _STOOD},
             {"status": Status.PENDING.value, "progress": 0, "failed_at": None},
         ),
     ),

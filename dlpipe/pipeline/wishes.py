@@ -21,10 +21,12 @@ def cancel(deps: Deps, scope: Scope, job_id: str) -> Status | None:
     """Cancel the job, if it is not too late; the status afterwards, None for an unknown or foreign id (JOB-9).
 
     With the commit nothing of a worker in the middle of it counts any more; that it also stops is a courtesy.
+    A job that has its result, and is at a further run, is then again at the end that it had.
     """
     with deps.database.write() as unit:
+        changed = unit.owned(scope).grant(Wish.CANCEL, [job_id])
         status = unit.owned(scope).cancel(job_id)
-    if status is Status.CANCELED:
+    if changed or status is Status.CANCELED:
         _stop(deps, [job_id])
     return status
 

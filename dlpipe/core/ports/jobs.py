@@ -159,7 +159,9 @@ class Owned(Protocol):
     def cancel(self, job_id: str) -> Status | None:
         """Cancel if the table allows it; the status afterwards; None for an unknown or foreign id.
 
-        A further run that a job at a good end waits for is taken back, and the job stays at its end.
+        A further run of a job that had come to a good end is taken back, also when it has begun: the job is at that
+        end again, with the results that it had. From FINALIZED on it goes through: a job that has a result is never
+        canceled.
         """
 
     def retry(self, job_id: str) -> Status | None:
