@@ -72,6 +72,10 @@ class Job:
         """The first stage that a message for this job, as it is now, would carry."""
         if self.due != "no":
             return KEPT.get(self.state, "head")
+        # Of the stage whose claim enters its state, only the ledger knows whether it is done.
+        streamed = self.latest("STREAM") if self.state == "STREAMING" else None
+        if streamed is not None and streamed.run == self.run:
+            return "finalize"
         return STAGES[min(BEHIND[self.state], 5)]
 
     def next_run(self) -> int:

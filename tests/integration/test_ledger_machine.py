@@ -94,10 +94,7 @@ class Machine(RuleBasedStateMachine):
             self.moves.refresh(job, OWN)
 
     def _next(self, job: Job) -> Work | None:
-        # Of the stage whose claim enters its state, only the ledger knows whether it is done.
-        streamed = job.latest("STREAM") if job.state == "STREAMING" and job.due == "no" else None
-        stage = "finalize" if streamed and streamed.run == job.run else job.next_stage()
-        return self.moves.deliver(job, stage, job.next_run())
+        return self.moves.deliver(job, job.next_stage(), job.next_run())
 
     def _end(self, fate: str, job: Job, work: Work, sha: str, failure: Failure, chance: float) -> None:
         match fate:

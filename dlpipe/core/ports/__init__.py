@@ -5,7 +5,7 @@ One contract suite in tests/contract/ runs on every adapter and fake of a port.
 
 from dlpipe.core.ports.blobs import Adopted, BlobStore, Foreign, Part, Staged, Staging, StoredFile
 from dlpipe.core.ports.jobs import Backlog, Claim, Claimed, Held, Hint, Jobs, Owned, Past, Refused
-from dlpipe.core.ports.leases import Lease, Leases, Progress, Publisher, Reservations
+from dlpipe.core.ports.leases import Lease, Leases, Progress, Publisher, Queued, Reservations
 from dlpipe.core.ports.ledger import Cursors, Database, FirstCopy, KnownBlob, Ledger, Registry, StartedOp, Stores, Unit
 from dlpipe.core.ports.sources import Answer, Flips, Source, TorrentClient
 
@@ -33,6 +33,7 @@ __all__ = [
     "Past",
     "Progress",
     "Publisher",
+    "Queued",
     "Refused",
     "Registry",
     "Reservations",
