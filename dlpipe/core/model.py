@@ -203,6 +203,8 @@ class ArtifactJob:
     published_at: datetime | None = None
     purpose: Purpose | None = None
     """Why this run, or the next one, happens; None: the file is wanted."""
+    put_off_s: float = 0.0
+    """For how long the server has asked to come back later, as of the claim."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -132,6 +132,7 @@ class SqlBacklog:
                 **IDLE,
                 due_at=now(),
                 attempts=0,
+                postponed_since=None,
                 purpose=Purpose.REPAIR.value,
                 stood=sa.case((in_states(stay), _T.state), else_=None),
             )

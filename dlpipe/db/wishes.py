@@ -78,7 +78,7 @@ _BACK: tuple[tuple[sa.ColumnElement[bool], dict[str, Any]], ...] = (
     ),
 )
 _STOOD = sa.case((in_states(states.refreshable()), _T.state), else_=_T.stood)
-_AGAIN: Mapping[str, Any] = {"due_at": now(), "attempts": 0, "published_at": None}
+_AGAIN: Mapping[str, Any] = {"due_at": now(), "attempts": 0, "published_at": None, "postponed_since": None}
 _WITH_WHAT_REMAINS = states.retried(registered=True)
 
 _Term = tuple[sa.ColumnElement[bool], dict[str, Any], dict[str, Any]]

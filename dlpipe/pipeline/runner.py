@@ -171,7 +171,7 @@ def _fail(
     deps: Deps, stage_name: str, work: Work, failure: StageFailure, unexpected: Exception | None = None
 ) -> Outcome:
     job, debug_id = work.job, deps.debug_id()
-    write = after_failure(failure, job.state, job.attempts, debug_id, deps.chance(), deps.policy.retry)
+    write = after_failure(failure, job.state, job.attempts, debug_id, deps.chance(), deps.policy.retry, job.put_off_s)
     log.log(
         logging.ERROR if unexpected else logging.WARNING,
         "stage=%s job=%s run=%d host=%s failed code=%s debug_id=%s due_after_s=%s",
