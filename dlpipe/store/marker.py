@@ -8,8 +8,10 @@ from contextlib import suppress
 from pathlib import Path
 
 from dlpipe.core.crash import crash_point
+from dlpipe.core.model import DEFAULT_TENANT
 from dlpipe.store.folders import disk_errors, folder
 from dlpipe.store.links import name_new
+from dlpipe.store.staging import STAGING
 
 NAME = ".dlpipe-store"
 _MAX_BYTES = 64
@@ -32,18 +34,24 @@ def read(root: Path) -> str | None:
 
 def make(root: Path, store_id: str) -> str:
     """Written under another name, made to last, and only then named: there is never half a marker, nor a second."""
-    with disk_errors(), folder(root, (), create=True) as where:
-        temporary = f"{NAME}.{uuid.uuid4().hex[:8]}"
-        fd = os.open(temporary, _MAKE, 0o444, dir_fd=where)
+    with (
+        disk_errors(),
+        folder(root, (), create=True) as here,
+        # Where reconcile looks for what killed processes leave behind.
+        folder(root, (STAGING, DEFAULT_TENANT), create=True) as there,
+    ):
+        temporary = f"marker.{uuid.uuid4().hex[:8]}.tmp"
+        fd = os.open(temporary, _MAKE, 0o444, dir_fd=there)
         try:
             os.write(fd, f"{store_id}\n".encode())
             os.fsync(fd)
             crash_point("marker.written")
-            name_new(fd, str(root / temporary), NAME, where)  # over nothing: of several, the first one's counts
+            # Over nothing: of several, the first one's counts.
+            name_new(fd, str(root / STAGING / DEFAULT_TENANT / temporary), NAME, here)
             crash_point("marker.named")
         finally:
             os.close(fd)
             with suppress(FileNotFoundError):  # where there are no links it was moved
-                os.unlink(temporary, dir_fd=where)
-        os.fsync(where)  # also when another has named it, who may not have come to this line
+                os.unlink(temporary, dir_fd=there)
+        os.fsync(here)  # also when another has named it, who may not have come to this line
     return read(root) or ""
