@@ -135,7 +135,7 @@ def _found(*, read_bytes: bool, strict: bool) -> Iterator[Finding]:
 
 @contextmanager
 def _watching() -> Iterator[Watcher]:
-    if not sys.stderr.isatty():
+    if not output.live(sys.stderr):
         yield Silent()
         return
     with _Bar() as bar:

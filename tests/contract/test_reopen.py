@@ -106,6 +106,16 @@ def test_a_wish_that_has_not_begun_can_be_taken_back(bench: Bench, state: State)
     assert now.completed_at == was.completed_at
 
 
+def test_a_message_of_a_run_that_is_wished_for_no_more_begins_nothing(bench: Bench) -> None:
+    job_id = bench.in_state(S.DEDUPED)
+    refresh(bench, job_id)
+    (hint,) = hints(bench)
+    cancel(bench, job_id)
+    before = everything(bench.database)
+    assert bench.claim(hint.stages[0].name, job_id, run=hint.run) == Refused("job_at_an_end")
+    assert everything(bench.database) == before
+
+
 ON_ITS_WAY = {S.LEASED: "head", S.HEAD_DONE: "resume_decide", S.RESUME_OK: "stream", S.STREAMING: "finalize"}
 
 

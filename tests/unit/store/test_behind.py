@@ -6,6 +6,7 @@ import queue
 import sys
 import threading
 from collections.abc import Callable
+from functools import partial
 from types import FrameType
 from typing import Any
 
@@ -154,9 +155,8 @@ def test_wherever_the_filling_side_is_interrupted_nobody_waits_for_ever(
         behind = Behind(lambda data: None)
         for n in range(2 * BLOCKS):
             give(behind, bytes([n]))
-        hit = [
-            interrupted_at(line, lambda: give(behind, b"x") if what == "give" else behind.settle()) for _ in range(9)
-        ]
+        act = partial(give, behind, b"x") if what == "give" else behind.settle
+        hit = [interrupted_at(line, act) for _ in range(3 * BLOCKS)]
         after = threading.Thread(target=_go_on, args=(behind,), daemon=True)
         after.start()
         after.join(DEADLINE_S)
@@ -176,7 +176,8 @@ def _go_on(behind: Behind) -> None:
 
 def test_no_block_is_lent_while_it_is_worked_on_wherever_the_filling_side_was_interrupted() -> None:
     for line in range(1, 50):
-        go, kept = threading.Event(), []
+        go = threading.Event()
+        kept: list[bool] = []
 
         def work(data: memoryview, go: threading.Event = go, kept: list[bool] = kept) -> None:
             before = bytes(data)
@@ -184,7 +185,7 @@ def test_no_block_is_lent_while_it_is_worked_on_wherever_the_filling_side_was_in
             kept.append(bytes(data) == before)
 
         behind = Behind(work)
-        hit = interrupted_at(line, lambda behind=behind: give(behind, b"first"))  # type: ignore[misc]
+        hit = interrupted_at(line, partial(give, behind, b"first"))
         behind.buffer()[:5] = b"other"
         go.set()
         behind.settle()
