@@ -23,7 +23,7 @@ from dlpipe.core.layout import Place, check_id, place_of
 from dlpipe.core.ports import Adopted, Foreign, Part, StoredFile
 from dlpipe.core.results import DedupeAction
 from dlpipe.store import adopt as adopting
-from dlpipe.store import strays
+from dlpipe.store import marker, strays
 from dlpipe.store.folders import alone, as_failure, disk_errors, folder, kept, sha256_of
 from dlpipe.store.links import Linking, cloned, copied, linked, name_new, same_file, share
 from dlpipe.store.staging import STAGING, part_damaged
@@ -46,6 +46,12 @@ class LocalBlobStore:
         self._clock = clock
         self._shard_width = shard_width
         self._linking = linking
+
+    def marker(self) -> str | None:
+        return marker.read(self._root)
+
+    def mark(self, store_id: str) -> str:
+        return marker.make(self._root, store_id)
 
     def place(self, tenant: str, project: str, sha256: str, ext: str) -> Place:
         return Place(tenant, project, sha256, ext, self._shard_width)

@@ -4,7 +4,16 @@ It shares nothing with the pipeline but the tables: the rules are written down h
 It only reads.
 """
 
-from dlpipe.verify.check import Options, Silent, StoreMissing, Watcher, artifact_count, check, schema_version
+from dlpipe.verify.check import (
+    Options,
+    Silent,
+    StoreMissing,
+    StoreNotOurs,
+    Watcher,
+    artifact_count,
+    check,
+    schema_version,
+)
 from dlpipe.verify.findings import FINDINGS, NOTES, Finding
 from dlpipe.verify.ledger import DatabaseTrouble
 
@@ -16,6 +25,7 @@ __all__ = [
     "Options",
     "Silent",
     "StoreMissing",
+    "StoreNotOurs",
     "Watcher",
     "artifact_count",
     "check",

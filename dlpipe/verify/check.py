@@ -20,10 +20,18 @@ class Options:
     """Hash every file; otherwise sizes and names have to do."""
     strict: bool = False
     """Nothing is running: work under way, leases and parts are findings, too."""
+    file_grace_s: float = files.YOUNG_S
+    """Files that no row knows are left alone when younger: to those who work, and to reconcile after them (HEAL-3)."""
+    part_age_s: float = staging.YOUNG_S
+    """Parts that nobody wants likewise (HEAL-4)."""
 
 
 class StoreMissing(Exception):
     """There is no folder where the store should be: it is not mounted, rather than all of its files lost."""
+
+
+class StoreNotOurs(Exception):
+    """The store's folder does not bear the mark that is on record: another store, or none that is mounted."""
 
 
 class Watcher(Protocol):
@@ -68,6 +76,7 @@ def check(
     Raises:
         DatabaseTrouble: the database did not answer.
         StoreMissing: artifacts are registered, and there is no store.
+        StoreNotOurs: what is there is not the store that belongs to this database.
     """
     told = watcher or Silent()
     ledger = Ledger(database_url)
@@ -76,6 +85,8 @@ def check(
             count, artifacts, size = now.sizes()
             if artifacts and not root.is_dir():
                 raise StoreMissing(root)
+            if (mark := now.store_mark()) is not None and mark != files.mark(root):
+                raise StoreNotOurs(root)
             told.begins("jobs", count)
             for page in now.pages():
                 yield from _settled_jobs(ledger, root, options, page, now)
@@ -84,10 +95,11 @@ def check(
             yield from _settled(lambda: registry.judge(now, root), lambda fresh: registry.judge(fresh, root), ledger)
         told.begins("files", size if options.read_bytes else count)
         yield from _files(ledger, root, options, told)
+        young_s = None if options.strict else options.part_age_s
         with ledger.snapshot() as now:
             yield from _settled(
-                lambda: staging.judge(root, now, strict=options.strict),
-                lambda fresh: staging.judge(root, fresh, strict=options.strict),
+                lambda: staging.judge(root, now, young_s),
+                lambda fresh: staging.judge(root, fresh, young_s),
                 ledger,
             )
     finally:
@@ -124,17 +136,18 @@ def _settled_jobs(
 
 def _files(ledger: Ledger, root: Path, options: Options, told: Watcher) -> Iterator[Finding]:
     reader = files.Reader(root, told.goes_on) if options.read_bytes else None
+    young_s = None if options.strict else options.file_grace_s
     for batch in files.batches(files.walk(root)):
         # The rows are read after the folder: a file that was just named has its row by then, or its job at work.
         with ledger.snapshot() as now:
-            found = list(files.judge(root, batch, now, reader, strict=options.strict))
+            found = list(files.judge(root, batch, now, reader, young_s))
         suspects = {one.path for one in found}
         if suspects:
             if reader is not None:
                 reader.forget()
             with ledger.snapshot() as fresh:
                 again = [one for one in batch if one.path in suspects]
-                look = files.judge(root, again, fresh, reader, strict=options.strict)
+                look = files.judge(root, again, fresh, reader, young_s)
                 still = {(one.code, one.path) for one in look}
             yield from (one for one in found if (one.code, one.path) in still)
         if reader is None:
