@@ -1,0 +1,68 @@
+"""`make bench`: every group in turn, the table at the end. Ctrl-C ends all that was started."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+from ops.bench import growth, memory, pipeline, plan, report, small, stream, surroundings, table
+from ops.bench.failure import Absent, BenchFailed
+from ops.bench.ground import SCRATCH, Ground, ground
+from ops.bench.options import Options, parse
+from ops.bench.processes import ROOT
+from ops.bench.report import Measured
+from ops.bench.table import Kind, Row
+
+MEASURES: dict[str, Callable[[Ground, Options], list[Row]]] = {
+    "stream": stream.measure,
+    "pipeline": pipeline.measure,
+    "plan": plan.measure,
+    "small": small.measure,
+    "growth": growth.measure,
+    "memory": memory.measure,
+}
+PAGE = ROOT / "docs" / "benchmarks.md"
+TRIAL_PAGE = ROOT / "build" / "bench" / "benchmarks.md"
+
+
+def main(arguments: list[str]) -> int:
+    only, options, write = parse(arguments)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    measured: list[Measured] = []
+    try:
+        measured.extend(_measure(group, options) for group in only)
+    except KeyboardInterrupt:
+        print("\nbench: interrupted; everything that was started is ended", file=sys.stderr)
+        return 130
+    except BenchFailed as failure:
+        print(f"bench: {failure}", file=sys.stderr)
+        return 2
+    rows = [row for one in measured for row in one.rows]
+    print(f"\n{table.plain(rows)}\n\n{measured[0].environment}")
+    page = PAGE if write or not options.is_trial else TRIAL_PAGE
+    page.parent.mkdir(parents=True, exist_ok=True)
+    report.write(page, measured)
+    print(f"written: {page.relative_to(ROOT)} and {page.with_suffix('.json').name}")
+    if options.is_trial:
+        print("a trial: fewer rounds, or less to do, than the targets ask for")
+    return 1 if any(row.met is False or row.missing for row in rows) and not options.is_trial else 0
+
+
+def _measure(group: str, options: Options) -> Measured:
+    """On a ground of its own, so that no group inherits another's servers or files."""
+    at, before = f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC", surroundings.load()
+    print(f"{group}: {options.rounds} rounds", file=sys.stderr, flush=True)
+    with ground() as place:
+        found = surroundings.line(surroundings.surroundings(SCRATCH))
+        try:
+            rows = MEASURES[group](place, options)
+        except Absent as absent:
+            rows = [Row(group, f"all of {group}", "-", Kind.TIMES_FASTER, 1.0, "", missing=str(absent))]
+    print(table.plain(rows), file=sys.stderr, flush=True)
+    return Measured(group, tuple(rows), at, str(options), options.is_trial, (before, surroundings.load()), found)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
