@@ -24,30 +24,30 @@ MEASURES: dict[str, Callable[[Ground, Options], list[Row]]] = {
     "memory": memory.measure,
 }
 PAGE = ROOT / "docs" / "benchmarks.md"
+FAILED = "failed"
 TRIAL_PAGE = ROOT / "build" / "bench" / "benchmarks.md"
 
 
 def main(arguments: list[str]) -> int:
     only, options, write = parse(arguments)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    page = PAGE if write or not options.is_trial else TRIAL_PAGE
     measured: list[Measured] = []
     try:
-        measured.extend(_measure(group, options) for group in only)
+        for group in only:
+            measured.append(_measure(group, options))
+            report.write(page, measured[-1:])  # what an interrupted run has measured is kept
     except KeyboardInterrupt:
         print("\nbench: interrupted; everything that was started is ended", file=sys.stderr)
         return 130
-    except BenchFailed as failure:
-        print(f"bench: {failure}", file=sys.stderr)
-        return 2
     rows = [row for one in measured for row in one.rows]
     print(f"\n{table.plain(rows)}\n\n{measured[0].environment}")
-    page = PAGE if write or not options.is_trial else TRIAL_PAGE
-    page.parent.mkdir(parents=True, exist_ok=True)
-    report.write(page, measured)
     print(f"written: {page.relative_to(ROOT)} and {page.with_suffix('.json').name}")
     if options.is_trial:
         print("a trial: fewer rounds, or less to do, than the targets ask for")
-    return 1 if any(row.met is False or row.missing for row in rows) and not options.is_trial else 0
+    if any(row.missing.startswith(FAILED) for row in rows):
+        return 2
+    return 1 if not options.is_trial and any(row.met is False or row.missing for row in rows) else 0
 
 
 def _measure(group: str, options: Options) -> Measured:
@@ -59,9 +59,17 @@ def _measure(group: str, options: Options) -> Measured:
         try:
             rows = MEASURES[group](place, options)
         except Absent as absent:
-            rows = [Row(group, f"all of {group}", "-", Kind.TIMES_FASTER, 1.0, "", missing=str(absent))]
+            rows = [_without(group, str(absent))]
+        except BenchFailed as failure:
+            print(f"bench: {failure}", file=sys.stderr)
+            rows = [_without(group, f"{FAILED}: {str(failure).partition(chr(10))[0]}")]
     print(table.plain(rows), file=sys.stderr, flush=True)
     return Measured(group, tuple(rows), at, str(options), options.is_trial, (before, surroundings.load()), found)
+
+
+def _without(group: str, why: str) -> Row:
+    """No figure of a group is believed when one of its results was wrong."""
+    return Row(group, f"all of {group}", "-", Kind.TIMES_FASTER, None, "", missing=why)
 
 
 if __name__ == "__main__":

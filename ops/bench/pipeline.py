@@ -110,9 +110,10 @@ def bare_celery(ground: Ground, warm: Sequence[Sample], jobs: Sequence[Sample]) 
         names = {"BENCH_BROKER": f"redis+socket://{broker.socket}?virtual_host=0", "BENCH_REDIS": broker.url}
         env = environment(place, **names)
         module = "ops.bench.peers.celery_chain"
-        worker = [sys.executable, "-m", "celery", "-A", module, "worker", "-l", "INFO"]
+        # As it is, so it logs no task; that it is ready is seen by its first answers.
+        worker = [sys.executable, "-m", "celery", "-A", module, "worker"]
         with (
-            _worker("celery", worker, env, place),
+            Lasting("celery", worker, env, place),
             Driver("sender", [sys.executable, "-m", module], env, place) as sender,
         ):
             sender.hear(READY_S)

@@ -69,6 +69,7 @@ def read(file: Path) -> list[Measured]:
 def write(page: Path, new: list[Measured]) -> None:
     """Into that page, below its marker, and into the JSON beside it."""
     figures = page.with_suffix(".json")
+    page.parent.mkdir(parents=True, exist_ok=True)
     everything = merged(read(figures), new)
     above = page.read_text().partition(MARKER)[0] if page.exists() else ""
     page.write_text(f"{above}{MARKER}\n\n{markdown(everything)}")
