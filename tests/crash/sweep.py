@@ -9,6 +9,7 @@ strace(1) attaches to a worker that has stopped itself before the stage, and cou
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 import re
 import shutil
@@ -185,10 +186,13 @@ def main() -> int:
     if not allowed():
         print("the sweep is left out: this machine lets nobody trace a process", file=sys.stderr)
         return 0
+    logging.disable(logging.CRITICAL)
     began = time.monotonic()
     said: Counter[tuple[str, str, str]] = Counter()
     bad = 0
     for where, strike, wrong in sweep(options.few):
+        if not any(seen == where for seen, _, _ in said):
+            print(f"striking {where}", file=sys.stderr)
         said[where, strike.name, strike.what] += 1
         if wrong:
             bad += 1
