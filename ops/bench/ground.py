@@ -20,6 +20,7 @@ from sqlalchemy import make_url
 
 from dlpipe.db import SqlDatabase
 from dlpipe.db.migrate import migrate
+from dlpipe.embedded.files import FileLock
 from ops.bench.failure import Absent, BenchFailed
 from ops.bench.processes import ROOT, Driver, Lasting, environment, program
 from tests import postgres
@@ -183,10 +184,15 @@ class Ground:
 
 @contextmanager
 def ground() -> Iterator[Ground]:
-    if SCRATCH.exists():
-        shutil.rmtree(SCRATCH)
-    SCRATCH.mkdir(parents=True)
+    SCRATCH.parent.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
+        lock = FileLock(SCRATCH.with_suffix(".lock"))
+        if not lock.try_acquire():
+            raise BenchFailed("another run is under way in this checkout")
+        stack.callback(lock.release)
+        if SCRATCH.exists():
+            shutil.rmtree(SCRATCH)
+        SCRATCH.mkdir()
         stack.callback(shutil.rmtree, SCRATCH, ignore_errors=True)
         yield Ground(SCRATCH, stack)
 

@@ -24,9 +24,9 @@ def measure(ground: Ground, options: Options) -> list[Row]:
     peaks = tuple(one["peak"] for one in rounds)
     return [
         Row(GROUP, what, "an idle worker that has had no job yet", Kind.MORE, BOUND_MIB, "MiB",
-            peaks, tuple(one["idle"] for one in rounds), note="RSS: VmHWM while streaming, VmRSS idle"),
+            peaks, tuple(one["idle"] for one in rounds), note="VmHWM while streaming, VmRSS idle"),
         Row(GROUP, what, "an idle worker that has fetched a small file", Kind.MORE, None, "MiB",
-            peaks, tuple(one["warm"] for one in rounds), note="RSS, as above"),
+            peaks, tuple(one["warm"] for one in rounds)),
         Row(GROUP, "the same after it, proportional (PSS)", "an idle worker that has had no job yet", Kind.MORE, None,
             "MiB", tuple(one["pss_after"] for one in rounds), tuple(one["pss_idle"] for one in rounds)),
     ]  # fmt: skip

@@ -51,7 +51,7 @@ def merged(known: list[Measured], new: list[Measured]) -> list[Measured]:
 
 def markdown(measured: list[Measured]) -> str:
     lines = [table.markdown(row for one in measured for row in one.rows), ""]
-    notes = dict.fromkeys(f"{row.what}: {row.note}" for one in measured for row in one.rows if row.note)
+    notes = dict.fromkeys(f"{one.group}: {row.note}" for one in measured for row in one.rows if row.note)
     for one in measured:
         trial = "**a trial, whose figures mean little**: " if one.trial else ""
         lines.append(f"- {one.group}: {trial}{one.at}, {one.how}; load {one.load[0]:g} before, {one.load[1]:g} after")

@@ -26,7 +26,6 @@ TINY = ["--rounds", "1", "--size", "3M", "--jobs", "20", "--plan-rows", "500", "
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where a run works and writes, instead of in the checkout."""
     monkeypatch.setattr(ground, "SCRATCH", tmp_path / "run")
-    monkeypatch.setattr(bench, "SCRATCH", tmp_path / "run")
     monkeypatch.setattr(bench, "ROOT", tmp_path)
     monkeypatch.setattr(bench, "TRIAL_PAGE", tmp_path / "build" / "benchmarks.md")
     return tmp_path
@@ -69,7 +68,7 @@ def test_no_room_is_said_before_anything_is_written(place: Path) -> None:
 def test_an_interrupted_run_ends_all_that_it_started(tmp_path: Path) -> None:
     code = (
         "import sys; from pathlib import Path; from ops.bench import ground, __main__ as bench\n"
-        f"ground.SCRATCH = bench.SCRATCH = Path({str(tmp_path / 'run')!r})\n"
+        f"ground.SCRATCH = Path({str(tmp_path / 'run')!r})\n"
         f"bench.TRIAL_PAGE = Path({str(tmp_path / 'benchmarks.md')!r})\n"
         f"sys.exit(bench.main(['--only', 'pipeline', *{TINY!r}]))"
     )
