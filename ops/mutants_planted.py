@@ -29,6 +29,7 @@ _LOCK = "dlpipe/lease/lock.py"
 _CRASH = "tests/crash/test_crash_points.py"
 _ORDER = "tests/integration/test_power_cut_order.py"
 _OVERTAKEN = "tests/contract/test_overtaken.py"
+_WISHES = "dlpipe/db/wishes.py"
 
 MUTANTS = (
     # ── fence and lease ──
@@ -42,9 +43,24 @@ MUTANTS = (
         "                fence=_T.fence + 1,\n", "", ("tests/contract/test_jobs.py",),
     ),
     Mutant(
-        "fence-not-raised-by-orphan", "a dead holder that wakes up may still write", _BACKLOG,
-        "                fence=_T.fence + 1,  # whatever the dead holder may still write is refused from here on\n", "",
+        "fence-not-raised-by-orphan", "what a dead holder began counts as under way", _BACKLOG,
+        "                fence=_T.fence + 1,  # else the dead holder's op would count as under way\n", "",
         ("tests/contract/test_dispatch.py", "tests/unit/pipeline/test_reconcile.py"),
+    ),
+    Mutant(
+        "fence-not-raised-by-cancel", "what is canceled counts as under way", _WISHES,
+        '                "fence": _T.fence + 1,\n                **IDLE,\n                "due_at": None,',
+        '                **IDLE,\n                "due_at": None,', ("tests/contract/test_jobs_owner.py",),
+    ),
+    Mutant(
+        "fence-not-raised-by-pause", "what is paused counts as under way", _WISHES,
+        '{"fence": _T.fence + 1, **IDLE, "due_at": sa.func.coalesce', '{**IDLE, "due_at": sa.func.coalesce',
+        ("tests/contract/test_pause.py",),
+    ),
+    Mutant(
+        "fence-not-raised-by-reopen", "a job is reopened twice for one loss", _BACKLOG,
+        "                fence=_T.fence + 1,\n                state=sa.case(*((_T.state == state.value, found.value)",
+        "                state=sa.case(*((_T.state == state.value, found.value)", ("tests/contract/test_reopen.py",),
     ),
     Mutant(
         "finish-without-fence", "a late worker's result is recorded", _LEDGER,
@@ -148,6 +164,36 @@ MUTANTS = (
         "result_json=codec.encode(op.op_type, result),", ("tests/contract/test_ledger.py",),
     ),
     # ── the row ──
+    Mutant(
+        "any-state-on-record", "a stage enters a state that the table does not give it", _GUARDS,
+        "        _T.due_at.is_(None),\n        in_states(allowed),\n", "        _T.due_at.is_(None),\n",
+        ("tests/contract/test_jobs.py",),
+    ),
+    Mutant(
+        "start-without-due", "a run begins that nobody wants any more", _JOBS,
+        "begins = sa.and_(_T.run == run - 1, _T.due_at.is_not(None), in_states",
+        "begins = sa.and_(_T.run == run - 1, in_states",
+        ("tests/contract/test_reopen.py", "tests/contract/test_jobs.py"),
+    ),
+    Mutant(
+        "paused-job-claimed", "a paused job is worked on", _JOBS,
+        "_T.job_id == job_id, _T.paused_at.is_(None), lease_free()", "_T.job_id == job_id, lease_free()",
+        ("tests/contract/test_pause.py",),
+    ),
+    Mutant(
+        "reopen-without-fence", "what a run has brought since is brought again", _BACKLOG,
+        "                _T.fence == fence,\n                lease_free(),\n", "                lease_free(),\n",
+        ("tests/contract/test_reopen.py",),
+    ),
+    Mutant(
+        "reopen-under-a-holder", "a job is reopened while somebody holds it", _BACKLOG,
+        "                _T.fence == fence,\n                lease_free(),\n", "                _T.fence == fence,\n",
+        ("tests/contract/test_reopen.py",),
+    ),
+    Mutant(
+        "reopen-over-a-wish", "a refresh that has not begun becomes a repair", _BACKLOG,
+        "                sa.or_(_T.due_at.is_(None), ~in_states(stay)),\n", "", ("tests/contract/test_reopen.py",),
+    ),
     Mutant(
         "published-at-not-cleared", "a job that waits for its next run counts as in flight for ever", _GUARDS,
         'IDLE: Mapping[str, None] = {**FREE, "published_at": None}', "IDLE: Mapping[str, None] = {**FREE}",

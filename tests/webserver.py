@@ -44,13 +44,13 @@ class Served:
 class WebServer:
     """Serves what was put there, on a loopback port of its own, until the block ends."""
 
-    def __init__(self) -> None:
+    def __init__(self, host: str = "127.0.0.1") -> None:
         self._files: dict[str, File] = {}
         self.log: list[Served] = []
         self._ending = threading.Event()
-        self._server = _Server(("127.0.0.1", 0), _Handler)
+        self._server = _Server((host, 0), _Handler)
         self._server.web = self
-        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
+        self.url = f"http://{host}:{self._server.server_address[1]}"
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True)
 
     def put(self, path: str, body: bytes, *, bytes_per_s: float | None = None, hold_at: int | None = None) -> str:

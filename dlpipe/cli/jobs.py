@@ -10,6 +10,7 @@ import click
 
 from dlpipe.cli import EXIT_FAILED, EXIT_OK, output
 from dlpipe.core.downloads import JOB_TYPE_TORRENT
+from dlpipe.core.flow import OpType
 from dlpipe.core.states import Status
 
 
@@ -31,6 +32,7 @@ Examples:
   dlpipe jobs --status failed --by code
   dlpipe jobs --status failed --code http_404 --host files.example.org
   dlpipe jobs --limit 1000 --json
+  dlpipe why $(dlpipe jobs --work W1 --ids)
 """
 )
 @click.option("--status", type=click.Choice([s.value for s in Status]), help="Only jobs that stand so.")
@@ -39,18 +41,21 @@ Examples:
 @click.option("--work", "work_id", help="Only jobs of this work.")
 @click.option("--paused", is_flag=True, help="Only jobs that are paused.")
 @click.option("--by", type=click.Choice(["code", "host", "status"]), help="Count them by this instead of listing them.")
+@click.option("--ids", "only_ids", is_flag=True, help="Print the ids alone, one a line.")
 @click.option("--limit", type=click.IntRange(1, 100_000), default=50, show_default=True)
 @click.option("--after", metavar="JOB", help="Go on after this job of an earlier page.")
 @scoped
 def jobs(
     status: str | None, code: str | None, host: str | None, work_id: str | None, paused: bool, by: str | None,
-    limit: int, after: str | None, tenant_id: str, project_id: str, as_json: bool,
+    only_ids: bool, limit: int, after: str | None, tenant_id: str, project_id: str, as_json: bool,
 ) -> int:  # fmt: skip
     """List jobs of all kinds, the newest first, or count them by what they have in common."""
     from dlpipe import wiring
     from dlpipe.core.model import Scope
     from dlpipe.core.wishes import JobFilter
 
+    if only_ids and (by is not None or as_json):
+        raise click.UsageError("--ids prints ids alone: leave out --by and --json.")
     only = JobFilter(
         status=Status(status) if status else None,
         code=code,
@@ -66,6 +71,10 @@ def jobs(
     if as_json:
         for view in found:
             output.as_json(_view_dict(view))
+        return EXIT_OK
+    if only_ids:
+        for view in found:
+            click.echo(view.job_id)
         return EXIT_OK
     output.table(
         ["job", "status", "state", "run", "updated", "what"],
@@ -83,6 +92,16 @@ def jobs(
 def _what(view: Any) -> str:
     debug = f" (debug id {view.error_debug_id})" if view.error_debug_id else ""
     return f"{view.error_code}: {view.error_message_safe}{debug}"
+
+
+_TELLING: dict[str, tuple[str, ...]] = {
+    OpType.HEAD: ("http_status", "content_length", "content_type", "known_sha256", "revalidated"),
+    OpType.RESUME: ("decision", "reason", "range_start"),
+    OpType.STREAM: ("size", "bytes_written", "resumed_from_bytes", "elapsed_ms", "fsync_ms", "length_unproven"),
+    OpType.FINALIZE: ("sha256", "already_there"),
+    OpType.INDEX: ("artifact_uuid",),
+    OpType.DEDUPE: ("action", "saved_bytes"),
+}
 
 
 def _tallies(by: str, found: list[Any], as_json: bool) -> int:
@@ -172,15 +191,17 @@ def ops(job_id: str, tenant_id: str, project_id: str, as_json: bool) -> int:
         ["run", "op", "state", "fence", "started", "finished", "result"],
         (
             (o.run, o.op_type, o.state, o.fence, output.when(o.started_at), output.when(o.finished_at),
-             _brief(o.result) or o.result_code or "-")
+             _brief(o.op_type, o.result) or o.result_code or "-")
             for o in found
         ),
     )  # fmt: skip
     return EXIT_OK
 
 
-def _brief(result: Any) -> str:
-    return " ".join(f"{k}={v}" for k, v in (result or {}).items() if v not in (None, False, ""))
+def _brief(op: str, result: Any) -> str:
+    """What people look for; --json has all of it."""
+    told = {name: (result or {}).get(name) for name in _TELLING.get(op, ())}
+    return " ".join(f"{name}={value}" for name, value in told.items() if value not in (None, False, ""))
 
 
 def unknown(job_id: str) -> int:

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import sys
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from itertools import zip_longest
+from typing import IO, Any
 
 import click
+
+_LEAST_LAST = 40
+"""A last column that has less room than this is wider than the terminal."""
 
 
 def as_json(value: Mapping[str, Any]) -> None:
@@ -35,20 +42,40 @@ def safe(text: object) -> str:
 
 def table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """Columns on a terminal; tab-separated lines when piped."""
+    texts = [[safe(cell) for cell in row] for row in rows]
     if not sys.stdout.isatty():
-        for row in [headers, *rows]:
-            click.echo("\t".join(safe(cell) for cell in row))
+        for row in [headers, *texts]:
+            click.echo("\t".join(row))
         return
-    from rich.console import Console
-    from rich.markup import escape
-    from rich.table import Table
+    header, *lines = columns(headers, texts, shutil.get_terminal_size().columns)
+    click.echo(click.style(header, bold=True) if live(sys.stdout) else header)
+    for line in lines:
+        click.echo(line)
 
-    grid = Table(box=None, header_style="bold", pad_edge=False)
-    for header in headers:
-        grid.add_column(header, overflow="fold")
-    for row in rows:
-        grid.add_row(*(escape(safe(cell)) for cell in row))
-    Console().print(grid)
+
+def columns(headers: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> list[str]:
+    """One line each, or more where the last column has more to say than fits.
+
+    What may be copied, as an id, is never broken in two: rather than that, the terminal breaks the line.
+    """
+    from rich.cells import cell_len
+
+    *firsts, _ = zip(headers, *rows, strict=True)
+    widths = [max(map(cell_len, column)) for column in firsts]
+    indent = sum(widths) + 2 * len(widths)
+    lines = []
+    for *cells, said in (headers, *rows):
+        begin = "".join(cell + " " * (room - cell_len(cell) + 2) for cell, room in zip(cells, widths, strict=True))
+        parts = textwrap.wrap(said, max(width - indent, _LEAST_LAST), break_long_words=False, break_on_hyphens=False)
+        lines += [
+            (start + part).rstrip() for start, part in zip_longest([begin], parts or [""], fillvalue=" " * indent)
+        ]
+    return lines
+
+
+def live(stream: IO[str]) -> bool:
+    """Can what was written there be written over?"""
+    return stream.isatty() and os.environ.get("TERM") not in ("dumb", "unknown")
 
 
 def size(count: int | None) -> str:

@@ -27,7 +27,7 @@ class Display(Protocol):
 def watching(deps: Deps, total: int, *, done: int, shown: bool) -> Iterator[Display]:
     if not shown:
         yield _Silent()
-    elif sys.stderr.isatty():
+    elif output.live(sys.stderr):
         with _Bars(deps, total, done) as bars:
             yield bars
     else:

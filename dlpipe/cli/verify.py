@@ -126,7 +126,7 @@ def _found(options: Options) -> Iterator[Finding]:
 
 @contextmanager
 def _watching() -> Iterator[Watcher]:
-    if not sys.stderr.isatty():
+    if not output.live(sys.stderr):
         yield Silent()
         return
     with _Bar() as bar:

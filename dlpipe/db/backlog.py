@@ -99,7 +99,7 @@ class SqlBacklog:
             guarded(held.job, states.sources(State.FAILED, Moment.FAIL))
             .where(_T.lease_owner == held.token)
             .values(
-                fence=_T.fence + 1,  # whatever the dead holder may still write is refused from here on
+                fence=_T.fence + 1,  # else the dead holder's op would count as under way
                 state=State.FAILED.value if ends else _T.state,
                 **IDLE,
                 due_at=None if ends else now(),

@@ -76,7 +76,7 @@ _WITH_WHAT_REMAINS = states.retried(registered=True)
 _Term = tuple[sa.ColumnElement[bool], dict[str, Any], dict[str, Any]]
 """Which jobs, what becomes of them, and what their owners are told."""
 
-# A raised fence: a worker in the middle of it can record nothing any more.
+# A raised fence: a worker in the middle of it can record nothing any more, and its op is seen to be abandoned.
 _TERMS: dict[Wish, tuple[_Term, ...]] = {
     Wish.CANCEL: (
         (

@@ -157,6 +157,26 @@ def test_what_was_lost_cannot_be_handed_back_renewed_or_orphaned(
     assert everything(bench.database) == before
 
 
+def paused(bench: Bench, job: ArtifactJob) -> None:
+    with bench.database.write() as unit:
+        view = unit.owned(OWN).pause(job.job_id)
+        assert view is not None
+        assert view.paused_at is not None
+
+
+@pytest.mark.parametrize("lose", [orphaned, orphaned_for_good, canceled, paused])
+def test_what_was_begun_under_a_holder_who_was_set_aside_is_seen_to_be_abandoned(
+    bench: Bench, lose: Callable[[Bench, ArtifactJob], None]
+) -> None:
+    """Nobody may ever claim the job again, and then no later fence would say so (LEDGER-6)."""
+    job, op = holder(bench)
+    lose(bench, job)
+    with bench.database.write() as unit:
+        assert unit.ledger.mark_abandoned(9) == 1
+        (view,) = [one for one in unit.owned(OWN).ops(job.job_id) if one.op_key == op.op_key]
+    assert (view.state, view.result_code) == ("abandoned", "fence_overtaken")
+
+
 def test_what_was_recorded_cannot_be_taken_back_under_the_same_fence(bench: Bench) -> None:
     job, op = holder(bench)
     with bench.database.write() as unit:

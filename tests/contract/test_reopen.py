@@ -106,6 +106,16 @@ def test_a_wish_that_has_not_begun_can_be_taken_back(bench: Bench, state: State)
     assert now.completed_at == was.completed_at
 
 
+def test_a_message_of_a_run_that_is_wished_for_no_more_begins_nothing(bench: Bench) -> None:
+    job_id = bench.in_state(S.DEDUPED)
+    refresh(bench, job_id)
+    (hint,) = hints(bench)
+    cancel(bench, job_id)
+    before = everything(bench.database)
+    assert bench.claim(hint.stages[0].name, job_id, run=hint.run) == Refused("job_at_an_end")
+    assert everything(bench.database) == before
+
+
 def test_a_further_run_on_its_way_can_be_canceled_like_any_other(bench: Bench) -> None:
     job_id = bench.in_state(S.DEDUPED)
     refresh(bench, job_id)

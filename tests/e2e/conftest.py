@@ -29,7 +29,7 @@ class Command:
     env: dict[str, str] = field(default_factory=dict)
     started: list[subprocess.Popen[str]] = field(default_factory=list)
 
-    def _environment(self, **more: str) -> dict[str, str]:
+    def environment(self, **more: str) -> dict[str, str]:
         # Nothing of the developer's own settings: only what the test says.
         base = {name: value for name, value in os.environ.items() if not name.startswith("DLPIPE_")}
         own = {"DLPIPE_HOME": str(self.home), "DLPIPE_ALLOW_PRIVATE": "1", "PYTHONPATH": str(REPOSITORY)}
@@ -39,7 +39,7 @@ class Command:
         """Start the command in a process group of its own."""
         child = subprocess.Popen(
             [sys.executable, "-m", "dlpipe", *words],
-            env=self._environment(**more),
+            env=self.environment(**more),
             cwd=self.home.parent,
             stdin=subprocess.PIPE if stdin is not None else subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -81,6 +81,13 @@ class Command:
     def all_gone(self) -> bool:
         return not self.processes()
 
+    def end(self) -> None:
+        for child in self.started:
+            if child.poll() is None:
+                child.send_signal(signal.SIGKILL)
+            child.communicate()
+        wait_until(self.all_gone, "the processes of the data directory end with their owner")
+
 
 @dataclass
 class Ran:
@@ -102,11 +109,7 @@ class Ran:
 def command(tmp_path: Path) -> Iterator[Command]:
     made = Command(tmp_path / "data")
     yield made
-    for child in made.started:
-        if child.poll() is None:
-            child.send_signal(signal.SIGKILL)
-        child.communicate()
-    wait_until(made.all_gone, "the processes of the data directory end with their owner")
+    made.end()
 
 
 @pytest.fixture

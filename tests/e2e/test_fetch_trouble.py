@@ -153,7 +153,7 @@ def test_requests_come_from_pipes_too_and_a_closed_input_is_wrong_use(
     assert (child.returncode, url in out) == (0, True), err
     closed = subprocess.run(
         ["sh", "-c", f"exec {sys.executable} -m dlpipe plan -i - <&-"],
-        env=command._environment(),
+        env=command.environment(),
         capture_output=True,
         text=True,
         check=False,

@@ -1,14 +1,14 @@
-"""What happens around the workers: time, heartbeats, dispatch, reconcile, wishes, and all that may go wrong."""
+"""What happens around the workers: time, heartbeats, what heals, what is wished, and all that may go wrong."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dlpipe.core import flow, recovery, states
-from dlpipe.core.states import Moment, State
-from tests.model.effects import EFFECTS, NAMES, POLICY
+from tests.model.effects import EFFECTS, NAMES
 from tests.model.explorer import Step
 from tests.model.guards import Fault, Guard, Never
+from tests.model.healing import Healing
+from tests.model.wishes import Wishes
 from tests.model.worker import Workers, crashed
 from tests.model.world import GONE, WHOLE, Worker, World
 
@@ -18,6 +18,8 @@ class Around:
         self._guards = guards
         self._may = faults.__contains__
         self._workers = workers
+        self._healing = Healing(guards)
+        self._wishes = Wishes(guards, faults)
 
     def has(self, guard: Guard) -> bool:
         return guard in self._guards
@@ -26,8 +28,9 @@ class Around:
         yield from self._time(w)
         for me in (0, 1):
             yield from self._heartbeat(w, me)
-        yield from self._dispatch(w)
-        yield from self._reconcile(w)
+        yield from self._healing.steps(w)
+        if w.row.paused:
+            yield Step("somebody resumes the job", w._replace(row=w.row._replace(paused=False)))
         if w.faults:
             left = w._replace(faults=w.faults - 1)
             yield from (step._replace(helps=False) for step in self._faults(left))
@@ -104,65 +107,7 @@ class Around:
         text = f"{NAMES[me]}'s heartbeat goes on and renews the row"
         return Step(text, then._replace(row=row._replace(live=True)), helps=False, broken=broken)
 
-    # ── dispatch and reconcile ────────────────────────────────────────────────────────────────────
-
-    def _dispatch(self, w: World) -> Iterator[Step[World]]:
-        """`SqlBacklog.take_due`, `take_lost` (db/backlog.py) and their sending (pipeline/dispatch.py)."""
-        row = w.row
-        if row.due and not row.published:
-            yield self._sent(w, "dispatch sends")
-        # `dispatch_lost`: more jobs wait for a message than the broker has messages.
-        if self.has(Guard.RESEND) and row.published and row.owner is None and not w.messages:
-            yield self._sent(w, "reconcile finds the message lost, and sends again")
-
-    @staticmethod
-    def _sent(w: World, who: str) -> Step[World]:
-        """`_hint` (db/backlog.py)."""
-        row = w.row
-        starts = states.start_target(row.state) if row.due else None
-        run = row.run + (1 if starts else 0)
-        stage = flow.remaining(starts or row.state)[0]
-        marked = w._replace(row=row._replace(published=True))
-        return Step(f"{who} the message `{stage.name}` of run {run}", marked.sent(stage.name, run))
-
-    def _reconcile(self, w: World) -> Iterator[Step[World]]:
-        """`_orphans` (pipeline/reconcile.py) over `SqlBacklog.expired` and `orphan` (db/backlog.py)."""
-        if w.slow is not None:
-            yield self._orphaned(w._replace(slow=None), w.slow)
-        elif self._seems_dead(w):
-            yield self._orphaned(w, w.row.fence)
-
-    def _seems_dead(self, w: World) -> bool:
-        row = w.row
-        if row.owner is None or not self.has(Guard.ORPHANS):
-            return False
-        over = not row.live or not self.has(Guard.ORPHAN_ROW)
-        gone = w.lock is None or not self.has(Guard.ORPHAN_REDIS)
-        return over and gone
-
-    def _orphaned(self, w: World, fence: int) -> Step[World]:
-        row = w.row
-        same = row.fence == fence or not self.has(Guard.ORPHAN_COMPARE)
-        if row.state not in states.sources(State.FAILED, Moment.FAIL) or row.owner is None or row.due or not same:
-            return Step("reconcile finds that somebody else has the job now", w)
-        write = recovery.after_crash(row.attempts, "", POLICY)
-        freed = row._replace(
-            fence=row.fence + (1 if self.has(Guard.ORPHAN_FENCE_UP) else 0),
-            state=row.state if write is None else State.FAILED,
-            owner=None,
-            live=False,
-            published=False,
-            due=write is None,
-            attempts=row.attempts + 1,
-        )
-        holder = w.workers[w.holder] if w.holder is not None else None
-        trusts = holder is not None and not (holder.lost or holder.stopped) and holder.at != "giveup"
-        alive = trusts and (w.lock == w.holder or (row.owner == w.holder and row.live))
-        what = "a new run is due" if write is None else "its attempts are used up: FAILED"
-        text = f"reconcile takes the holder for dead: {what}"
-        return Step(text, w._replace(row=freed, holder=None), broken=Never.ORPHAN if alive else "")
-
-    # ── what may go wrong, and what people may wish ───────────────────────────────────────────────
+    # ── what may go wrong ─────────────────────────────────────────────────────────────────────────
 
     def _faults(self, w: World) -> Iterator[Step[World]]:
         for me in (0, 1):
@@ -180,8 +125,14 @@ class Around:
         if self._may(Fault.EARLY) and w.row.live and w.row.owner in (0, 1):
             text = "the row's lease runs out early: heartbeats cannot reach the database, or its clock jumps"
             yield Step(text, w._replace(row=w.row._replace(live=False)))
-        if self._may(Fault.SLOW) and w.slow is None and self._seems_dead(w):
+        if self._may(Fault.SLOW) and w.slow is None and self._healing.seems_dead(w):
             yield Step("a slow reconcile finds the lease over, and has not acted yet", w._replace(slow=w.row.fence))
+        if self._may(Fault.SLOW) and w.looked is None and (lost := self._healing.lost(w)) is not None:
+            yield Step(
+                "a slow reconcile misses the file, and has not acted yet", w._replace(looked=(w.row.fence, lost))
+            )
+        if self._may(Fault.GONE):
+            yield from self._gone(w)
         if self._may(Fault.CHANGE) and w.server == "a":
             yield Step("the server's file changes", w._replace(server="b"))
         if self._may(Fault.DAMAGE):
@@ -190,7 +141,7 @@ class Around:
             same, file = w.new_file((w.server,) * WHOLE)
             text = "another job publishes the same bytes"
             yield Step(text, same._replace(finals=tuple(sorted([*w.finals, ((w.server,) * WHOLE, file)]))))
-        yield from self._wishes(w)
+        yield from self._wishes.steps(w)
 
     def _faults_of(self, w: World, me: int) -> Iterator[Step[World]]:
         worker, name = w.workers[me], NAMES[me]
@@ -209,6 +160,8 @@ class Around:
             return
         if self._may(Fault.FAILURE) and (worker.at in EFFECTS or worker.at == "record"):
             yield self._workers.fails(w, me, "the network or the disk fails")
+        if self._may(Fault.MISTAKE) and worker.at == "record":
+            yield from self._workers.mistaken(w, me)
         if self._may(Fault.UNANSWERED) and worker.at == "record":
             yield from self._unanswered(w, me)
 
@@ -232,6 +185,16 @@ class Around:
         return Step(text, w._replace(lock=None, messages=()), helps=False)
 
     @staticmethod
+    def _gone(w: World) -> Iterator[Step[World]]:
+        for name, _ in w.finals:
+            robbed = [
+                worker._replace(robbed=True) if worker.stage == "finalize" and worker.sha == name else worker
+                for worker in w.workers
+            ]
+            then = w._replace(finals=tuple(f for f in w.finals if f[0] != name), workers=(robbed[0], robbed[1]))
+            yield Step("the disk loses a file that has its final name", then)
+
+    @staticmethod
     def _damage(w: World) -> Iterator[Step[World]]:
         """Held bytes go bad (a torn write, a power cut) while nobody has the part open."""
         part = w.part
@@ -240,24 +203,3 @@ class Around:
             bad = ("x", *w.files[part.file][1:])
             files = tuple(bad if number == part.file else held for number, held in enumerate(w.files))
             yield Step("the disk damages the part", w._replace(files=files))
-
-    def _wishes(self, w: World) -> Iterator[Step[World]]:
-        """`SqlOwned.cancel` and `retry` (db/owned.py)."""
-        row = w.row
-        for_good = row.state is State.FAILED and not row.due
-        allowed = states.sources(State.CANCELED, Moment.CANCEL) if self.has(Guard.CANCEL_STATE) else frozenset(State)
-        if self._may(Fault.CANCEL) and row.state in allowed and not for_good and row.state is not State.CANCELED:
-            ended = row._replace(
-                state=State.CANCELED,
-                fence=row.fence + (1 if self.has(Guard.CANCEL_FENCE_UP) else 0),
-                owner=None,
-                live=False,
-                due=False,
-                published=False,
-            )
-            broken = Never.CANCELED if w.artifacts else ""
-            yield Step("somebody cancels the job", w._replace(row=ended, holder=None), broken=broken)
-        if self._may(Fault.RETRY) and for_good:
-            state = states.retried(registered=bool(w.artifacts))
-            again = row._replace(state=state, due=True, attempts=0, published=False)
-            yield Step("somebody retries the job", w._replace(row=again))

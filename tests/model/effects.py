@@ -7,8 +7,9 @@ does that one step all the same, which is what a late write is.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
-from dlpipe.core import recovery, states
+from dlpipe.core import flow, recovery, states
 from dlpipe.core.errors import Retryable
 from dlpipe.core.retries import RetryPolicy
 from dlpipe.core.states import Moment, State
@@ -37,8 +38,14 @@ class Effects:
             and (row.state in allowed or not self.has(Guard.RECORD_STATE))
         )
 
+    @staticmethod
+    def key(worker: Worker) -> tuple[str, Any]:
+        """The op that it works on, by its run where the network is asked, and else by its content (LEDGER-2)."""
+        stage = flow.stage(worker.stage)
+        return stage.op.value, worker.run if stage.name in ("head", "resume_decide", "stream") else worker.sha
+
     def fails(self, w: World, me: int, why: str) -> Step[World]:
-        """`_fail` (pipeline/runner.py), `after_failure` (core/recovery.py), `SqlJobs.fail` (db/jobs.py)."""
+        """`_fail` (pipeline/runner.py), `after_failure` (core/recovery.py); `SqlLedger.fail`, `SqlJobs.fail` (db)."""
         worker, row = w.workers[me], w.row
         left = w.with_worker(me, worker._replace(at="leave", file=-1))
         text = f"{NAMES[me]}: {why}"
@@ -47,6 +54,9 @@ class Effects:
         write = recovery.after_failure(Retryable(why, code="failed"), row.state, row.attempts, "", 0.0, POLICY)
         waits = write.due_after_s is not None
         state = row.state if waits and write.keeps_state else State.FAILED
+        op = w.op(self.key(worker))
+        if op is not None and not op.done and op.fence == worker.fence:
+            left = left.with_op(op._replace(failed=True))
         failed = row._replace(
             state=state, owner=None, live=False, published=False, due=waits, attempts=row.attempts + write.uses_attempt
         )
@@ -57,7 +67,7 @@ class Effects:
     # ── effects ───────────────────────────────────────────────────────────────────────────────────
 
     def _checked(self, text: str, then: World, me: int, broken: str = "") -> Step[World]:
-        """`HeldLease.check` (lease/heartbeat.py) after a step."""
+        """`HeldLease.check` (lease/held.py) after a step."""
         worker = then.workers[me]
         if worker.lost and self.has(Guard.CHECK):
             return Step(text, then.with_worker(me, worker._replace(at="giveup", file=-1)), broken=broken)
@@ -175,7 +185,7 @@ class Effects:
         worker = w.workers[me]
         if w.files[worker.file] != worker.sha and self.has(Guard.REHASH):
             step = self.fails(w, me, "the part does not hash to what was streamed")
-            again = Never.AGAIN if worker.placed and not step.broken else ""
+            again = Never.AGAIN if worker.placed and not worker.robbed else ""
             return step._replace(broken=step.broken or again)
         text = f"{NAMES[me]} {how} and hashes it: right" if self.has(Guard.REHASH) else f"{NAMES[me]} {how}"
         return self._checked(text, w.with_worker(me, worker._replace(at="link")), me, broken)

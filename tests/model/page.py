@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import cache
 
-from tests.model.guards import BELTS, CASES, Case, Fault, Never
+from tests.model.guards import CASES, Case, Fault, Never
 from tests.model.job import explored
 
 _INTRO = """\
@@ -17,13 +17,13 @@ Tests try some orders of events. The model tries all of them: every order in whi
 database, reconcile and people can take their steps with one job, and in each place everything that may go wrong. It
 reads the transition table and the chain from `dlpipe/core/states.py` and `dlpipe/core/flow.py` and decides with
 `dlpipe/core/recovery.py` itself; what the database, Redis and the file system do is restated in small guarded steps,
-each naming the function that it mirrors. `tests/model/worker.py` and `effects.py` are
-what a worker does, `around.py` is all the rest.
+each naming the function that it mirrors. `tests/model/worker.py` and `effects.py` are what a worker does, `healing.py`
+is dispatch and reconcile, `wishes.py` is what people want, `around.py` is all the rest.
 
 **With all guards, no order of events breaks a property, whichever {most} things go wrong.** A fast test visits all
-{fast} states for one thing that goes wrong, a slow one visits those for two. Take a guard away, and the
-model finds the shortest way to harm: those ways are the second half of this page, and tests keep them true. Five
-guards stand behind others and are not missed alone; they are listed as such.
+{fast} states for one thing that goes wrong, a slow one visits those for two. Take any one of the {guards} guards
+away, and the model finds the shortest way to harm: those ways are the second half of this page, and a test asks for
+each of them.
 """
 
 _HOLDS = """\
@@ -33,27 +33,27 @@ _HOLDS = """\
   attempts, then the job has failed for good.
 - Two workers, each of which may be stopped or killed between any two steps. Who was stopped and wakes up does the one
   step that it was about to do, and only then looks at its lease: that is the late write.
+- Runs that take up a finished job again, because somebody wants it refreshed or because its file is gone; the wish for
+  one that is taken back; and pauses.
 - Messages in no order. Time is only "over" or "not yet"; a lease runs out whenever nobody renews it.
 - Fences and file numbers count by their order, and the two workers are alike: worlds that differ only in such names
   are one state. Taking the lock and asking the ledger is one step, and so is recording and letting go, unless something
   goes wrong in between: what others do there they may as well do before or after.
 
-What it leaves out: runs that take up a finished job again (refresh, replay, repair);
-a second job, except that it publishes the same bytes; `head` finding a known URL; the bytes that
-`dedupe` shares; the parts of the queue that say who comes first. The release of a provably dead worker's lease (ADR 5)
-is the same as that lease running out at once.
+A guard is one protection, also where several statements say it: the fence stands in the update of the row and in those
+of its op, which are one transaction, and so `fence-on-record` is all of them. The row's alone would do; LEASE-2 wants
+each late write to be refused by itself, and [mutants.md](mutants.md) shows that tests notice when the op's is gone.
+
+What it leaves out: runs without the network (replay); files that go bad under their final name; a second job, except
+that it publishes the same bytes; `head` finding a known URL; the bytes that `dedupe` shares; the parts of the queue
+that say who comes first. The release of a provably dead worker's lease (ADR 5) is the same as that lease running out at
+once.
 """
 
 _LIVES = """\
 The last one is shown backwards: from the ends of the job the model walks all helpful steps in reverse, and every state
-must be met. So from wherever faults may have led, once they cease, the job ends.
-"""
-
-_BELTS = """\
-## Belt and braces
-
-These guards are not missed when they alone are gone, because others stand behind them. Where something is named as
-missing, too, harm comes only without both.
+must be met. So from wherever faults may have led, once they cease, the job ends. Where a result is registered, it has
+ended only when the file is there, or its loss is marked.
 """
 
 _FOUND = """\
@@ -83,7 +83,7 @@ def states_of_one() -> int:
 def render() -> str:
     return "\n".join(
         [
-            _INTRO.format(most="two", fast=f"{states_of_one():,}"),
+            _INTRO.format(most="two", fast=f"{states_of_one():,}", guards=len(CASES)),
             _HOLDS,
             "## What may go wrong",
             "",
@@ -99,14 +99,6 @@ def render() -> str:
             "| guard | where | what breaks without it |",
             "| --- | --- | --- |",
             *(f"| [{c.guard}](#{c.guard}) | {c.where} | not: {steps_to_harm(c)[0]} |" for c in CASES),
-            "",
-            _BELTS,
-            "| guard | where | who stands behind it | harm comes when also missing |",
-            "| --- | --- | --- | --- |",
-            *(
-                f"| {b.guard} | {b.where} | {b.covered} | {', '.join(sorted(b.others)) or 'nothing was found'} |"
-                for b in BELTS
-            ),
             "",
             _FOUND,
             "## Without it",

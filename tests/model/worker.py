@@ -80,6 +80,7 @@ class Workers(Effects):
         stage = flow.stage(worker.stage)
         name, run = NAMES[me], worker.run
         free = row.owner is None or not row.live or not self.has(Guard.LEASE_FREE)
+        open_ = not row.paused or not self.has(Guard.PAUSED)
         within = (
             (row.run == run or not self.has(Guard.RUN))
             and (not row.due or not self.has(Guard.DUE))
@@ -90,7 +91,7 @@ class Workers(Effects):
             and (row.due or not self.has(Guard.DUE_START))
             and row.state in flow.startable(stage.name)
         )
-        if not (free and (within or begins)):
+        if not (free and open_ and (within or begins)):
             if row.run == run and flow.is_past(row.state, stage.name):
                 past = self._next(worker, stage, row.state)
                 return Step(f"{name}: `{stage.name}` of run {run} is past; the chain goes on", w.with_worker(me, past))
@@ -130,11 +131,15 @@ class Workers(Effects):
 
     def _wrong_claim(self, w: World, me: int, *, within: bool, begins: bool) -> str:
         row, other = w.row, w.workers[1 - me]
+        if row.paused:
+            return Never.PAUSED
+        if begins and not within and not row.due:
+            return Never.UNWANTED
         if row.run > w.workers[me].run or (row.run == w.workers[me].run and not within):
             return Never.TABLE
-        if row.state in states.FINISHED:
+        if row.state in states.FINISHED and not begins:
             return Never.TABLE
-        if (row.due and not begins) or (begins and not within and not row.due):
+        if row.due and not begins:
             return Never.OVER
         holds = w.holder == 1 - me and other.fence >= 0
         if holds and ((w.lock == 1 - me and w.workers[me].unlocked) or (row.owner == 1 - me and row.live)):
@@ -170,9 +175,8 @@ class Workers(Effects):
         stage = flow.stage(worker.stage)
         name, target = NAMES[me], TARGET[stage.name]
         counts = self.counts(w, worker, states.sources(target, Moment.FINISH, stage.name))
-        key = (stage.op.value, worker.run if stage.name in ("head", "resume_decide", "stream") else worker.sha)
-        op = w.op(key)
-        fenced = op is not None and (op.fence == worker.fence or not self.has(Guard.OP_FENCE))
+        op = w.op(self.key(worker))
+        fenced = op is not None and (op.fence == worker.fence or not self.has(Guard.FENCE))
         if op is None or not fenced or not (counts or not self.has(Guard.ONE_TRANSACTION)):
             text = f"{name} may not record `{stage.name}`: its fence was overtaken"
             return Step(text, w.with_worker(me, worker._replace(at="giveup")))
@@ -182,26 +186,42 @@ class Workers(Effects):
             kept = (*result, "again")
         then = w.with_op(op._replace(done=True, run=worker.run, result=kept))
         if stage.name == "index":
-            then = then._replace(artifacts=tuple(sorted({*w.artifacts, worker.sha})))
+            mended = tuple(one for one in w.marked if one[0] != worker.sha)
+            then = then._replace(artifacts=tuple(sorted({*w.artifacts, worker.sha})), marked=mended)
         broken = ""
         if op.done and (op.run == worker.run or kept != op.result):
             broken = Never.TWICE
         elif w.holder != me:
             broken = Never.OVERTAKEN
-        elif len(then.artifacts) > 1:
+        elif w.artifacts and then.artifacts != w.artifacts and not w.row.purpose:
             broken = Never.PUBLISHED
-        elif stage.name == "finalize" and not w.is_right(worker.sha):
+        elif stage.name == "finalize" and not w.is_right(worker.sha) and not worker.robbed:
             broken = Never.THERE
         if not counts:
             return Step(f"{name} records `{stage.name}`, and the state does not follow", then, broken=broken)
         ended = states.is_terminal(target, retry_due=False)
-        row = w.row._replace(state=target, owner=None, live=False, published=not ended)
+        purpose = "" if ended else w.row.purpose
+        row = w.row._replace(state=target, owner=None, live=False, published=not ended, purpose=purpose)
         then = then._replace(row=row, holder=None)
         left = self._next(worker, stage, target)._replace(file=-1)
         if not self.has(Guard.COMMIT_FIRST) and left.goes_on and not broken:
             broken = Never.EARLY
         text = f"{name} records `{stage.name}` of run {worker.run}: {target}"
         return Step(text, then.with_worker(me, left), broken=broken)
+
+    def mistaken(self, w: World, me: int) -> Iterator[Step[World]]:
+        """A stage answers with a state that is not its to enter; IllegalTransition in `_carry_out` fails the run."""
+        worker = w.workers[me]
+        wrong = State.DEDUPED
+        if worker.stage == flow.STAGES[-1].name or w.row.fence != worker.fence:
+            return
+        text = f"by mistake `{worker.stage}` asks for {wrong}"
+        if not self.counts(w, worker, states.sources(wrong, Moment.FINISH, worker.stage)):
+            yield self.fails(w, me, text)
+            return
+        row = w.row._replace(state=wrong, owner=None, live=False, published=False)
+        left = w.with_worker(me, worker._replace(at="leave", file=-1))
+        yield Step(f"{NAMES[me]}: {text}, and enters it", left._replace(row=row, holder=None))
 
     def _give_up(self, w: World, me: int) -> Step[World]:
         """LeaseLost in `_carry_out`: `SqlJobs.hand_back` (db/jobs.py)."""

@@ -29,6 +29,9 @@ class Row(NamedTuple):
     """`lease_until` is yet to come."""
     fence: int = 0
     attempts: int = 0
+    purpose: str = ""
+    """Why a further run of a finished job is wanted."""
+    paused: bool = False
 
 
 class Op(NamedTuple):
@@ -39,6 +42,7 @@ class Op(NamedTuple):
     run: int
     fence: int
     result: Any = None
+    failed: bool = False
 
 
 class Part(NamedTuple):
@@ -71,6 +75,8 @@ class Worker(NamedTuple):
     stopped: bool = False
     unlocked: bool = False
     """It went past a lock that somebody held; only where the lock is no guard."""
+    robbed: bool = False
+    """The disk has lost the file that it was giving its name."""
     half: bool = False
     """It was stopped within a heartbeat: the lock is extended, the row not yet."""
 
@@ -92,6 +98,10 @@ class World(NamedTuple):
     artifacts: tuple[Bytes, ...] = ()
     slow: int | None = None
     """The fence that a slow reconcile has seen, and is about to act on."""
+    looked: tuple[int, Bytes] | None = None
+    """The same of one that misses a file: the fence, and which."""
+    marked: tuple[tuple[Bytes, bool], ...] = ()
+    """Artifacts whose file is known to be lost, and whether the job was reopened for it."""
     faults: int = 0
     """How many more things may go wrong."""
     holder: int | None = None
@@ -99,6 +109,10 @@ class World(NamedTuple):
 
     def op(self, key: tuple[str, Any]) -> Op | None:
         return next((op for op in self.ops if op.key == key), None)
+
+    def under_way(self) -> bool:
+        """Does an op count as being worked on? Not one that is finished, has failed, or was overtaken."""
+        return any(not op.done and not op.failed and op.fence >= self.row.fence for op in self.ops)
 
     def with_op(self, op: Op) -> World:
         return self._replace(ops=tuple(sorted([o for o in self.ops if o.key != op.key] + [op])))
@@ -115,6 +129,11 @@ class World(NamedTuple):
     def is_right(self, name: Bytes) -> bool:
         file = self.final(name)
         return file is not None and self.files[file] == name
+
+    def newest(self) -> Bytes | None:
+        """The result that was registered last."""
+        done = [op for op in self.ops if op.key[0] == "INDEX" and op.done]
+        return max(done, key=lambda op: op.fence).result if done else None
 
     def new_file(self, holds: Bytes = EMPTY) -> tuple[World, int]:
         return self._replace(files=(*self.files, holds)), len(self.files)
@@ -157,6 +176,8 @@ def _plain(world: World) -> World:
         fences.add(part.fence)
     if world.slow is not None:
         fences.add(world.slow)
+    if world.looked is not None:
+        fences.add(world.looked[0])
     rank = {fence: number for number, fence in enumerate(sorted(fences))}
     rank[-1] = -1
     order: dict[int, int] = {}
@@ -177,6 +198,7 @@ def _plain(world: World) -> World:
         files=files,
         finals=tuple((name, order[file]) for name, file in world.finals),
         slow=None if world.slow is None else rank[world.slow],
+        looked=None if world.looked is None else (rank[world.looked[0]], world.looked[1]),
     )
 
 

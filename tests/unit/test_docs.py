@@ -23,6 +23,7 @@ _FENCED = re.compile(r"^```([a-z]*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 _INLINE = re.compile(r"`([^`\n]+)`")
 # Neither `from dlpipe import …` nor `celery -A dlpipe …` is a call of ours.
 _CALL = re.compile(r"(?:^|[\s/;&|])(?<!from )(?<!-A )dlpipe ((?:--?|[a-z])[^|&;#\n]*)", re.MULTILINE)
+_PUT_IN = re.compile(r"\$\(([^)]*)\)")
 _TEST = re.compile(r"`(tests/[\w/]+\.py)::(test_\w+)`")
 _LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
 
@@ -65,7 +66,8 @@ def _calls(page: Path) -> Iterator[list[str]]:
     text = page.read_text(encoding="utf-8")
     shown = [code for language, code in _FENCED.findall(text) if language != "python"]
     for code in [*shown, *_INLINE.findall(_FENCED.sub("", text))]:
-        for call in _CALL.findall(code):
+        # What is put in by $(…) is a call of its own.
+        for call in _CALL.findall(_PUT_IN.sub(r"JOB\n\1\n", code)):
             yield shlex.split(call.replace("…", ""), comments=True)
 
 
