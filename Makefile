@@ -52,7 +52,7 @@ chaos: setup ## 2,000 jobs under faults; JOBS=20000 for a long run, SEED=7 for t
 	@$(BIN)/python -m tests.chaos $(if $(JOBS),--jobs $(JOBS)) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 .PHONY: bench
-bench: setup ## Ours and the peers side by side; an hour or so. ONLY=stream,plan ROUNDS=1 SIZE=64M for a trial
+bench: setup ## Ours and the peers side by side; an hour or two. ONLY=stream,plan ROUNDS=1 SIZE=64M for a trial
 	@PYTHON=$(BIN)/python sh ops/bench/setup.sh
 	@$(BIN)/python -m ops.bench $(if $(ONLY),--only $(ONLY)) $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(SIZE),--size $(SIZE)) \
 		$(if $(JOBS),--jobs $(JOBS)) $(if $(PLAN_ROWS),--plan-rows $(PLAN_ROWS)) \
