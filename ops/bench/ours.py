@@ -26,7 +26,7 @@ class _Nobody:
     def publish(self, hints: Sequence[Hint]) -> None:
         pass
 
-    def waiting(self) -> int | None:
+    def waiting(self) -> None:
         return None
 
 
