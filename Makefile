@@ -51,6 +51,13 @@ demo: setup ## Show the pipeline at work on this machine
 chaos: setup ## 2,000 jobs under faults; JOBS=20000 for a long run, SEED=7 for the schedule of a run
 	@$(BIN)/python -m tests.chaos $(if $(JOBS),--jobs $(JOBS)) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
+.PHONY: bench
+bench: setup ## Ours and the peers side by side; an hour or two. ONLY=stream,plan ROUNDS=1 SIZE=64M for a trial
+	@PYTHON=$(BIN)/python sh ops/bench/setup.sh
+	@$(BIN)/python -m ops.bench $(if $(ONLY),--only $(ONLY)) $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(SIZE),--size $(SIZE)) \
+		$(if $(JOBS),--jobs $(JOBS)) $(if $(PLAN_ROWS),--plan-rows $(PLAN_ROWS)) \
+		$(if $(GROWTH_ROWS),--growth-rows $(GROWTH_ROWS)) $(if $(WRITE),--write) $(ARGS)
+
 .PHONY: format
 format: setup ## Format, and mend what ruff can mend
 	$(BIN)/ruff check --fix-only $(PYTHON_FILES)
@@ -81,5 +88,5 @@ lock: ## Rewrite the lock files from pyproject.toml; UPGRADE=1 takes the newest 
 .PHONY: clean
 clean: ## Remove what set-up, tests and builds made; data directories stay
 	rm -f $(VENV)/.locked $(VENV)/.installed
-	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) .bench build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
 	find dlpipe ops tests -type d -name __pycache__ -prune -exec rm -rf {} +

@@ -17,7 +17,7 @@ from kombu.exceptions import ChannelError, OperationalError
 from dlpipe import defaults, wiring
 from dlpipe.core import flow
 from dlpipe.core.errors import BrokerUnavailable, Misconfigured
-from dlpipe.core.ports import Hint
+from dlpipe.core.ports import Hint, Queued
 
 OVERLAY_ENV = "CELERY_CONFIG_MODULE"
 OVERLAY = "celeryconfig"
@@ -99,14 +99,19 @@ class CeleryPublisher:
         with self._app.pool.acquire(block=True, timeout=10) as connection:
             _connected(connection)
 
-    def _queues(self) -> set[str]:
-        """Where messages of stages wait, also when the deployment has given them other queues."""
-        routed = (self._app.amqp.router.route({}, f"dlpipe.{row.name}") for row in flow.STAGES)
-        return {str(getattr(route["queue"], "name", route["queue"])) for route in routed}
+    def _queues(self) -> dict[str, frozenset[str]]:
+        """Where messages of which stages wait, also when the deployment has given them other queues."""
+        found: dict[str, frozenset[str]] = {}
+        for row in flow.STAGES:
+            queue = self._app.amqp.router.route({}, f"dlpipe.{row.name}")["queue"]
+            name = str(getattr(queue, "name", queue))
+            found[name] = found.get(name, frozenset()) | {row.name}
+        return found
 
-    def waiting(self) -> int | None:
-        found = self._depths(self._queues())
-        return None if found is None else sum(found.values())
+    def waiting(self) -> list[Queued] | None:
+        queues = self._queues()
+        found = self._depths(queues)
+        return None if found is None else [Queued(stages, found[queue]) for queue, stages in queues.items()]
 
     def depths(self) -> Mapping[str, int]:
         """How many messages wait in each queue that stages, or this app's configuration, know of."""

@@ -108,6 +108,7 @@ class Retry(_Section):
     base_s: float = Field(2.0, gt=0)
     cap_s: float = Field(300.0, gt=0)
     server_cap_s: float = Field(3_600.0, gt=0)
+    postpone_max_s: float = Field(604_800.0, gt=0)
 
 
 class Net(_Section):

@@ -180,6 +180,7 @@ def policy(chosen: Settings) -> Policy:
             base_s=chosen.retry.base_s,
             cap_s=chosen.retry.cap_s,
             server_cap_s=chosen.retry.server_cap_s,
+            postpone_max_s=chosen.retry.postpone_max_s,
         ),
         resume=ResumePolicy(enabled=chosen.stream.resume, prefix_bytes=chosen.stream.prefix_bytes),
         stream=StreamPolicy(

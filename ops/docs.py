@@ -20,6 +20,7 @@ _WHEN = {
     Moment.FAIL: "the run fails",
     Moment.CANCEL: "somebody cancels",
     Moment.REOPEN: "a further run is wanted",
+    Moment.WITHDRAW: "a further run that has begun is taken back",
     Moment.RETRY: "somebody retries",
 }
 
@@ -53,9 +54,11 @@ _FURTHER = """\
 A job at a good end is due again when its owner wants a *refresh* (has the server something newer?), or when its file
 is found missing or damaged and is to be brought back by a *repair*, or when its stages are to be done again from the
 stored file by a *replay*, which passes through the same states and asks no server. Until the run starts, the job waits
-in the state it has, its status is `pending`, and canceling takes the wish back. A job that is not at its end goes on
-only with what remains, which cannot bring a lost file back: such a job has failed, and is due from the start. The
-purpose stays with the job until it comes to a good end, over failures and retries. `CANCELED` alone is never left.
+in the state it has, its status is `pending`, and canceling takes the wish back. Canceling a further run that has begun
+brings the job back to the end that it had, until the new file is in its place (`FINALIZED`); from there on it goes
+through. A job that has a result is never `CANCELED`. A job that is not at its end goes on only with what remains, which
+cannot bring a lost file back: such a job has failed, and is due from the start. The purpose stays with the job until it
+comes to a good end, over failures and retries. `CANCELED` alone is never left.
 
 What the job registered before stays registered and readable, whatever becomes of the further run.
 """
@@ -73,7 +76,7 @@ def render() -> str:
             *_diagram(Moment.FAIL, Moment.CANCEL, Moment.RETRY),
             "",
             _FURTHER,
-            *_diagram(Moment.REOPEN),
+            *_diagram(Moment.REOPEN, Moment.WITHDRAW),
             "",
             "## Every step",
             "",
@@ -120,6 +123,8 @@ def _label(moment: Moment, stage: str) -> str:
             return "reopened"
         case Moment.RETRY:
             return "retried"
+        case Moment.WITHDRAW:
+            return "withdrawn"
         case _:
             return f"{stage} {_WHEN[moment]}"
 

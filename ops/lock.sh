@@ -1,5 +1,5 @@
 #!/bin/sh
-# Writes the three lock files from pyproject.toml. A version stays until --upgrade is given or its range excludes it.
+# Writes the lock files from pyproject.toml. A version stays until --upgrade is given or its range excludes it.
 set -eu
 cd "$(dirname "$0")/.."
 python=.venv/bin/python
@@ -20,3 +20,6 @@ compile ops/requirements-runtime.lock "$@" pyproject.toml --extra postgres --ext
     --constraint ops/requirements.lock
 "$python" -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"], sep="\n")' |
     compile ops/requirements-build.lock "$@" - --no-annotate --constraint ops/requirements.lock
+
+# The peers that `make bench` compares with have an environment of their own.
+compile ops/bench/requirements.lock "$@" ops/bench/requirements.in

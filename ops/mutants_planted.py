@@ -206,7 +206,8 @@ MUTANTS = (
     ),
     Mutant(
         "postponed-uses-an-attempt", "a full disk uses up the attempts of a job", "dlpipe/core/recovery.py",
-        "failure.message, debug_id, after_s, False, keeps)", "failure.message, debug_id, after_s, True, keeps)",
+        "failure.message, debug_id, after_s, False, keeps, put_off)",
+        "failure.message, debug_id, after_s, True, keeps, put_off)",
         ("tests/unit/core/test_recovery.py",),
     ),
     # ── files ──

@@ -16,6 +16,8 @@ CHAIN: dict[str, tuple[tuple[str, ...], str]] = {
 }
 STAGES = tuple(CHAIN)
 GOOD_ENDS = ("DEDUPED", "SKIPPED_DUPLICATE")
+GOES_BACK = ("LEASED", "HEAD_DONE", "RESUME_OK", "STREAMING", "FAILED")
+"""From where a further run can be taken back."""
 FINISHED = (*GOOD_ENDS, "CANCELED")
 KEPT = {"FINALIZED": "index", "INDEXED": "dedupe"}
 """Where a new run goes on instead of beginning again, and with which stage."""
@@ -48,6 +50,9 @@ class Job:
     owner: str | None = None
     live: bool = False
     purpose: str | None = None
+    stood: str | None = None
+    """The good end that it goes back to when its further run is canceled."""
+    registered: bool = False
     ops: dict[str, Op] = field(default_factory=dict)
 
     @property
@@ -67,6 +72,10 @@ class Job:
         """The first stage that a message for this job, as it is now, would carry."""
         if self.due != "no":
             return KEPT.get(self.state, "head")
+        # Of the stage whose claim enters its state, only the ledger knows whether it is done.
+        streamed = self.latest("STREAM") if self.state == "STREAMING" else None
+        if streamed is not None and streamed.run == self.run:
+            return "finalize"
         return STAGES[min(BEHIND[self.state], 5)]
 
     def next_run(self) -> int:
@@ -105,10 +114,12 @@ class Job:
         self.let_go("no")
         self.state, self.published = target, target not in FINISHED
         self.purpose = None if target in FINISHED else self.purpose
+        self.stood = self.stood if target in GOES_BACK else None
 
     def refresh(self) -> None:
         if self.status == "failed" or (self.ended and self.state in GOOD_ENDS):
             self.due, self.attempts, self.purpose = "now", 0, "refresh"
+            self.stood = self.state if self.state in GOOD_ENDS else self.stood
 
     def can_be_reopened(self) -> bool:
         """Has it a file, does nobody work on it, and is no run from the start on its way?"""
@@ -117,14 +128,18 @@ class Job:
 
     def reopen(self) -> None:
         self.let_go("now")
+        self.stood = None if self.state in KEPT else self.state
         self.state = "FAILED" if self.state in KEPT else self.state
         self.fence, self.attempts, self.purpose = self.fence + 1, 0, "repair"
 
     def cancel(self) -> None:
         if self.state in GOOD_ENDS and self.due != "no":
             self.let_go("no")  # what had not begun is taken back
-            self.purpose = None
-        elif not self.ended and self.state != "INDEXED":
+            self.purpose = self.stood = None
+        elif self.stood is not None and not self.ended and self.state in GOES_BACK:
+            self.let_go("no")
+            self.state, self.fence, self.purpose, self.stood = self.stood, self.fence + 1, None, None
+        elif not self.ended and self.state != "INDEXED" and not self.registered:
             self.let_go("no")
             self.state, self.fence, self.purpose = "CANCELED", self.fence + 1, None
 

@@ -94,8 +94,8 @@ class Moves:
     def dispatch_lost(self) -> None:
         waiting = {job.job_id for job in self.jobs if job.published and job.owner is None}
         with self.database.write() as unit:
-            assert unit.backlog.waiting() == len(waiting)
-            hints = unit.backlog.take_lost(100, -1.0)
+            assert sum(unit.backlog.waiting().values()) == len(waiting)
+            hints = unit.backlog.take_lost(100, -1.0, CHAIN)
         assert {hint.job_id for hint in hints} == waiting
         self._sent(hints, fresh=False)
 
@@ -188,6 +188,7 @@ class Moves:
             job.advance(target)
             if made is not None:
                 self.artifacts.setdefault(made.artifact_uuid, (job, made.sha256))
+                job.registered = True
             op = job.ops[work.op.op_key]
             op.run = work.job.run
             self.counts["replays"] += op.state == "finished"

@@ -236,7 +236,7 @@ def blobs(root: Path) -> dict[str, bytes]:
     found = {}
     for path in sorted(root.rglob("*")):
         name = path.relative_to(root)
-        if path.is_dir() or name.parts[0] == ".staging":
+        if path.is_dir() or name.parts[0] in (".staging", ".dlpipe-store"):
             continue
         data = path.read_bytes()
         if ".damaged-" not in path.name:

@@ -56,16 +56,26 @@ that cannot be.
 """
 )
 @click.option("--dry-run", is_flag=True, help="Say what there is to do, and change nothing.")
+@click.option("--accept-store", is_flag=True, help="What is at store.root is the store, whatever it looks like.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def reconcile(dry_run: bool, as_json: bool) -> int:
+def reconcile(dry_run: bool, accept_store: bool, as_json: bool) -> int:
     """Heal now what crashes left behind, instead of at the next beat.
 
     One round, bounded as at the beat (heal.* in the settings): it goes on where the round before stopped, and the
     next one goes on where it stops.
+
+    --accept-store is for a store that is refused (store_not_mounted, store_foreign, store_doubtful) and is the right
+    one all the same: after a disk was replaced, or files were restored without the hidden ones. Files that are missing
+    in it count as lost from then on, and are fetched again.
     """
+    if dry_run and accept_store:
+        raise click.UsageError("--accept-store changes something, and --dry-run changes nothing")
+    from dlpipe.pipeline import stores
     from dlpipe.pipeline.reconcile import reconcile as heal
     from dlpipe.tasks import deps, remembered
 
+    if accept_store:
+        output.note(f"the store is accepted (its mark is {stores.accept(deps())})")
     report = heal(deps(), dry_run=dry_run)
     if not dry_run:
         remembered(report)

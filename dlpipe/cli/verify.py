@@ -20,6 +20,7 @@ from dlpipe.verify import (
     Options,
     Silent,
     StoreMissing,
+    StoreNotOurs,
     StoreNotSet,
     Watcher,
     artifact_count,
@@ -57,7 +58,7 @@ def verify(no_hash: bool, strict: bool, repair: bool, as_json: bool) -> int:
     """
     wrong, notes = 0, 0
     accused: list[tuple[str, str]] = []
-    for finding in _found(Options(read_bytes=not no_hash, strict=strict)):
+    for finding in _found(read_bytes=not no_hash, strict=strict):
         wrong, notes = wrong + (not finding.is_note), notes + finding.is_note
         if finding.code in _BROUGHT_AGAIN and finding.job_id and finding.path:
             accused.append((finding.job_id, finding.path if ":" in finding.path else f"local:{finding.path}"))
@@ -111,11 +112,12 @@ def _told(finding: Finding) -> dict[str, Any]:
     }
 
 
-def _found(options: Options) -> Iterator[Finding]:
+def _found(*, read_bytes: bool, strict: bool) -> Iterator[Finding]:
     from dlpipe import wiring
     from dlpipe.db.engine import check_version
 
     chosen = wiring.settings()
+    options = Options(read_bytes, strict, chosen.heal.file_grace_s, chosen.heal.part_age_s)
     try:
         check_version(schema_version(chosen.database_uri))
         with _watching() as watcher:
@@ -139,6 +141,13 @@ def _found(options: Options) -> Iterator[Finding]:
             f"the ledger knows files, and the store's folder {chosen.store_root} is not there",
             code="store_missing",
             hint="Mount it, or set DLPIPE_STORE_ROOT to where the files are.",
+        ) from None
+    except StoreNotOurs:
+        raise Misconfigured(
+            f"what is at {chosen.store_root} does not bear the mark of the store that the ledger knows",
+            code="store_not_mounted",
+            hint="Mount the store, or set DLPIPE_STORE_ROOT to where it is. If it is the right one all the same: "
+            "dlpipe reconcile --accept-store.",
         ) from None
 
 

@@ -55,7 +55,7 @@ Exit status: 0 all of them are canceled, 1 some had ended or are unknown, 2 wron
 def cancel(**asked: Any) -> int:
     """Cancel jobs that are not done yet. A result that is registered stays.
 
-    Of a finished job that waits for a refresh, only the refresh is taken back.
+    Of a finished job that is refreshed, only the refresh is taken back: it is completed again, with what it had.
     """
     return _carry_out(Wish.CANCEL, **asked)
 
@@ -119,8 +119,8 @@ Examples:
 
 \b
 What the server still has as it was changes nothing. What has changed becomes a further result of the same job; the
-earlier ones stay, and stay readable, also when the new run fails. Until the new run has begun, `dlpipe cancel` takes
-the wish back. A canceled job stays canceled. Exit status: 0 all are due, 1 some are not (on their way already,
+earlier ones stay, and stay readable, also when the new run fails. Until the new file is in its place, `dlpipe cancel`
+takes the wish back. A canceled job stays canceled. Exit status: 0 all are due, 1 some are not (on their way already,
 canceled, or unknown), 2 wrong use.
 """
 )

@@ -206,6 +206,8 @@ class ArtifactJob:
     replay_from: str | None = None
     """The stage from which a replay does it all again."""
     request_id: str | None = None
+    put_off_s: float = 0.0
+    """For how long the server has asked to come back later, as of the claim."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,6 +242,8 @@ class JobView:
     fence: int = 0
     host: str | None = None
     paused_at: datetime | None = None
+    withdrawn_run: int | None = None
+    """The last of its runs that was taken back after it had begun."""
 
 
 class Fault(StrEnum):

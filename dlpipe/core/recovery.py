@@ -27,16 +27,36 @@ class FailureWrite:
     uses_attempt: bool = True
     keeps_state: bool = False
     """The file is in its place: the job waits where it is instead of going back to the start."""
+    put_off: bool = False
+    """The server asked for the wait: from the first such on it is counted how long that goes on."""
+
+
+PUT_OFF = frozenset({"retry_after", "host_cooling_down"})
+"""Waits that a server asks for. All others say something about us, and end when we are well again."""
+POSTPONED_TOO_LONG = "postponed_too_long"
 
 
 def after_failure(
-    failure: StageFailure, state: State, attempts: int, debug_id: str, chance: float, policy: RetryPolicy
+    failure: StageFailure,
+    state: State,
+    attempts: int,
+    debug_id: str,
+    chance: float,
+    policy: RetryPolicy,
+    put_off_s: float = 0.0,
 ) -> FailureWrite:
-    """Decide between a wait that costs an attempt, one that does not, and the end."""
+    """Decide between a wait that costs an attempt, one that does not, and the end.
+
+    `put_off_s`: for so long the server has put the job off already, without anything else coming of it.
+    """
     keeps = start_target(state) is state and state is not State.LEASED
     match failure:
+        case Postponed(code=code) if code in PUT_OFF and put_off_s > policy.postpone_max_s:
+            message = f"for {put_off_s / 86_400:.1f} days the server has asked to be asked later; use another source"
+            return FailureWrite(POSTPONED_TOO_LONG, message, debug_id, None)
         case Postponed(after_s=after_s):
-            return FailureWrite(failure.code, failure.message, debug_id, after_s, False, keeps)
+            put_off = failure.code in PUT_OFF
+            return FailureWrite(failure.code, failure.message, debug_id, after_s, False, keeps, put_off)
         case Retryable(after_s=asked) if attempts + 1 < policy.max_attempts:
             delay = retries.next_delay_s(attempts, chance, asked, policy)
             return FailureWrite(failure.code, failure.message, debug_id, delay, True, keeps)

@@ -59,3 +59,5 @@ class PartFacts:
     complete: bool = False
     promised: str | None = None
     """They came from several servers without a validator in common: right only if the file has this sha256."""
+    length_unproven: bool = False
+    """They are complete, and nothing but the end of the connection says so."""

@@ -15,6 +15,8 @@ class RetryPolicy:
     base_s: float = 2.0
     cap_s: float = 300.0
     server_cap_s: float = 3600.0
+    postpone_max_s: float = 604_800.0
+    """For so long a server may put a job off, which costs no attempts, before the job has failed."""
 
 
 def backoff_s(attempt: int, chance: float, policy: RetryPolicy) -> float:

@@ -53,6 +53,7 @@ class Moment(StrEnum):
     CANCEL = "cancel"  # somebody asked for the end
     RETRY = "retry"  # somebody wants a job that failed for good to be tried again
     REOPEN = "reopen"  # a further run, from the start, is wanted of a job that has its file
+    WITHDRAW = "withdraw"  # a further run that has begun is taken back
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +115,10 @@ TABLE: tuple[Step, ...] = (
     *_steps((_S.FINALIZED, _S.INDEXED), _S.FAILED, Moment.REOPEN),
     Step(_S.DEDUPED, _S.DEDUPED, Moment.CANCEL),
     Step(_S.SKIPPED_DUPLICATE, _S.SKIPPED_DUPLICATE, Moment.CANCEL),
+    # One that has begun is withdrawn to the end that the job had; its result was registered long ago (JOB-9). Once the
+    # new file is in its place, it goes through.
+    *_steps((_S.LEASED, _S.HEAD_DONE, _S.RESUME_OK, _S.STREAMING, _S.FAILED), _S.DEDUPED, Moment.WITHDRAW),
+    *_steps((_S.LEASED, _S.HEAD_DONE, _S.RESUME_OK, _S.STREAMING, _S.FAILED), _S.SKIPPED_DUPLICATE, Moment.WITHDRAW),
 )  # fmt: skip
 
 ENDS = frozenset(s.target for s in TABLE) - frozenset(s.source for s in TABLE if s.stage)
@@ -172,6 +177,11 @@ def refreshable() -> frozenset[State]:
 def withdrawable() -> frozenset[State]:
     """Where does canceling take back the wish for a further run, and leave the job at the end it had?"""
     return frozenset(s.source for s in TABLE if s.moment is Moment.CANCEL and s.target is s.source)
+
+
+def can_go_back() -> frozenset[State]:
+    """In which states of a further run may it be taken back, so that the job is again at the end it had?"""
+    return frozenset(s.source for s in TABLE if s.moment is Moment.WITHDRAW)
 
 
 def is_terminal(state: State, *, retry_due: bool) -> bool:

@@ -75,6 +75,9 @@ POSTPONED = {
     "host_circuit_open": "{host} has failed again and again, and is tried by one request at a time",
     "quota_exceeded": "the store's volume has too little room for it beside the downloads under way",
     "no_space": "the disk was full",
+    "store_not_mounted": "the store was not there",
+    "store_foreign": "another store was where this one should be",
+    "store_doubtful": "the store was not there",
     "part_busy": "another job is fetching the same address",
 }
 """The reasons for which a job is handed back without using up an attempt."""
@@ -92,11 +95,11 @@ def explain(standing: Standing, around: Surroundings) -> Why:
     view = standing.view
     match view.status:
         case Status.COMPLETED:
-            had = f"Its file is registered as {_artifacts(view)}."
+            had = f"Its file is registered as {_artifacts(view)}.{_taken_back(view)}"
             return Why(Situation.COMPLETED, f"The job is done since {_time(view.completed_at)}. {had}", _REFRESH)
         case Status.SKIPPED:
             had = f"The address was known, so {_artifacts(view)} was linked without fetching it again."
-            return Why(Situation.SKIPPED, had, _REFRESH)
+            return Why(Situation.SKIPPED, had + _taken_back(view), _REFRESH)
         case Status.FAILED:
             what = f"The job failed for good on {_time(view.failed_at)}: {_error(view)}."
             if isinstance(view.state, DownloadStatus):
@@ -113,6 +116,13 @@ def explain(standing: Standing, around: Surroundings) -> Why:
 
 
 _REFRESH = "Nothing more happens by itself; dlpipe refresh asks the server whether it has something newer."
+
+
+def _taken_back(view: JobView) -> str:
+    if view.withdrawn_run is None or view.withdrawn_run != view.run:
+        return ""
+    again = f"A further run of it (run {view.run}) was canceled on {_time(view.updated_at)}"
+    return f" {again}, which changed nothing of this."
 
 
 def _going(standing: Standing, around: Surroundings) -> Why:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import sqlalchemy as sa
@@ -17,9 +17,9 @@ from dlpipe.db.due import Due
 from dlpipe.db.guards import FREE, IDLE, guarded, in_states, lease_free, note, note_error
 from dlpipe.db.indexes import prefer_indexes
 from dlpipe.db.rows import JOB_COLUMNS, is_uuid, job_from
-from dlpipe.db.schema import LIVE, artifact_jobs, jobs
+from dlpipe.db.schema import LIVE, artifact_jobs, artifact_ops, jobs
 
-_T = artifact_jobs.c
+_T, _O = artifact_jobs.c, artifact_ops.c
 _CHUNK = 500
 
 
@@ -36,30 +36,30 @@ class SqlBacklog:
         published = sa.select(_T.host, sa.func.count().label("n")).where(_T.published_at.is_not(None))
         return {row.host: row.n for row in self._connection.execute(published.group_by(_T.host))}
 
-    def waiting(self) -> int:
+    def waiting(self) -> dict[str, int]:
         prefer_indexes(self._connection)
-        query = sa.select(sa.func.count()).where(_T.published_at.is_not(None), _T.lease_owner.is_(None))
-        return self._connection.execute(query).scalar_one()
+        query = sa.select(_NEXT, sa.func.count().label("n")).where(*_WAITING).group_by(_NEXT)
+        return {row.stage: row.n for row in self._connection.execute(query)}
 
-    def take_lost(self, limit: int, lost_after_s: float) -> list[Hint]:
+    def take_lost(self, limit: int, lost_after_s: float, stages: Collection[str]) -> list[Hint]:
         prefer_indexes(self._connection)
         lost = (
-            sa.select(_T.job_id)
-            .where(_T.published_at < after(-lost_after_s), _T.lease_owner.is_(None))
+            sa.select(_T.job_id, _NEXT)
+            .where(*_WAITING, _T.published_at < after(-lost_after_s), _NEXT.in_(sorted(stages)))
             .order_by(_T.published_at)
             .limit(limit)
-            .with_for_update(skip_locked=True)
+            .with_for_update(skip_locked=True, of=artifact_jobs)
         )
-        ids = list(self._connection.scalars(lost))
-        if not ids:
+        begin = {row.job_id: row.stage for row in self._connection.execute(lost)}
+        if not begin:
             return []
         rows = self._connection.execute(
             sa.update(artifact_jobs)
-            .where(_T.job_id.in_(ids), _T.published_at.is_not(None), _T.lease_owner.is_(None))
+            .where(_T.job_id.in_(begin), *_WAITING)
             .values(published_at=now())
             .returning(_T.job_id, _T.run, _T.state, _T.due_at)
         ).all()
-        return [_hint(row) for row in rows]
+        return [_hint(row, begin[row.job_id]) for row in rows]
 
     def unpublish(self, job_ids: Sequence[str]) -> None:
         """Back to due: a job in the middle of its run is found again as lost, so only waiting ones change."""
@@ -129,8 +129,10 @@ class SqlBacklog:
                 **IDLE,
                 due_at=now(),
                 attempts=0,
+                postponed_since=None,
                 purpose=Purpose.REPAIR.value,
                 replay_from=None,
+                stood=sa.case((in_states(stay), _T.state), else_=None),
             )
         )
         if changed.rowcount == 0:
@@ -200,8 +202,32 @@ def _job(row: Any) -> ArtifactJob:
     return job_from(row, Scope(row.tenant_id, row.project_id), request_id=row.request_id)
 
 
-def _hint(row: Any) -> Hint:
-    """A due time means that the next run is wanted; without one, the run goes on."""
+def _hint(row: Any, begin: str = "") -> Hint:
+    """A due time means that the next run is wanted; without one, the run goes on. `begin`: the stage that is next."""
     state = State(row.state)
     starts = states.start_target(state) if row.due_at is not None else None
-    return Hint(row.job_id, row.run + (1 if starts else 0), flow.remaining(starts or state))
+    stages = flow.remaining(starts or state)
+    skipped = next((number for number, stage in enumerate(stages) if stage.name == begin), 0)
+    return Hint(row.job_id, row.run + (1 if starts else 0), stages[skipped:])
+
+
+def _next_stage() -> sa.Label[str]:
+    """What a message would be for. Of the stage whose claim enters its state, only the ledger knows if it is done."""
+    cases: list[tuple[sa.ColumnElement[bool], str]] = []
+    for state in State:
+        here = _T.state == state.value
+        if (first := flow.first_of_run(state)) is not None:
+            cases.append((sa.and_(here, _T.due_at.is_not(None)), first.name))
+        left = flow.remaining(state)
+        if left and states.on_claim(left[0].name) is state:
+            done = sa.exists().where(
+                _O.job_id == _T.job_id, _O.run == _T.run, _O.op_type == left[0].op.value, _O.state == "finished"
+            )
+            cases.append((sa.and_(here, done.correlate(artifact_jobs)), left[1].name))
+        if left:
+            cases.append((here, left[0].name))
+    return sa.case(*cases, else_="").label("stage")
+
+
+_NEXT = _next_stage()
+_WAITING = (_T.published_at.is_not(None), _T.lease_owner.is_(None))

@@ -24,6 +24,7 @@ from dlpipe.db.jobs import SqlJobs
 from dlpipe.db.ledger import SqlLedger
 from dlpipe.db.owned import SqlOwned
 from dlpipe.db.registry import SqlRegistry
+from dlpipe.db.stores import SqlStores
 from dlpipe.db.torrents import SqlTorrents
 
 BUSY_TIMEOUT_MS = 30_000
@@ -47,6 +48,7 @@ class SqlUnit:
         self.ledger = SqlLedger(connection)
         self.registry = SqlRegistry(connection)
         self.cursors = SqlCursors(connection)
+        self.stores = SqlStores(connection)
         self.torrents = SqlTorrents(connection)
         self.figures = SqlFigures(connection)
         self.garbage = SqlGarbage(connection)

@@ -7,7 +7,9 @@ backlog, what owners see and wish in owned.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
+from typing import Any
 
 import sqlalchemy as sa
 
@@ -71,10 +73,14 @@ class SqlJobs:
         if row.state == State.LEASED.value:
             note(self._connection, job_id, status=Status.PROCESSING.value, progress=0)
         owner = self._connection.execute(
-            sa.select(jobs.c.tenant_id, jobs.c.project_id, jobs.c.request_id).where(jobs.c.job_id == job_id)
+            sa.select(jobs.c.tenant_id, jobs.c.project_id, jobs.c.request_id, now().label("at")).where(
+                jobs.c.job_id == job_id
+            )
         ).one()
+        put_off_s = (owner.at - row.postponed_since).total_seconds() if row.postponed_since is not None else 0.0
         scope = Scope(owner.tenant_id, owner.project_id)
-        return Claimed(job_from(row, scope, request_id=owner.request_id, lease_live=True))
+        job = job_from(row, scope, request_id=owner.request_id, lease_live=True)
+        return Claimed(replace(job, put_off_s=put_off_s))
 
     def _why_not(self, stage: StageRow, job_id: str, run: int) -> Claim:
         row = self._connection.execute(
@@ -98,7 +104,11 @@ class SqlJobs:
     def advance(self, job: ArtifactJob, stage: StageRow, target: State) -> None:
         allowed = states.sources(target, Moment.FINISH, stage.name)
         ended = states.is_terminal(target, retry_due=False)
-        values = {"published_at": None, "purpose": None, "replay_from": None} if ended else {"published_at": now()}
+        values: dict[str, Any] = {"published_at": now()}
+        if ended:
+            values = {"published_at": None, "purpose": None, "replay_from": None}
+        if target not in states.can_go_back():
+            values |= {"stood": None, "postponed_since": None}  # from here on the run goes through, and asks no server
         changed = guarded(job, allowed).values(state=target.value, **FREE, **values)
         if self._connection.execute(changed).rowcount == 0:
             raise_why(self._connection, job, target, allowed)
@@ -124,6 +134,7 @@ class SqlJobs:
             **IDLE,
             due_at=after(write.due_after_s) if write.due_after_s is not None else None,
             attempts=_T.attempts + (1 if write.uses_attempt else 0),
+            postponed_since=sa.func.coalesce(_T.postponed_since, now()) if write.put_off else _T.postponed_since,
         )
         if self._connection.execute(changed).rowcount == 0:
             raise_why(self._connection, job, State.FAILED, allowed)

@@ -12,7 +12,7 @@ from sqlalchemy.dialects import postgresql
 
 from dlpipe.db.clock import Moment
 
-SCHEMA_VERSION = "0006"
+SCHEMA_VERSION = "0007"
 """The revision that this code works with: the head of migrations/."""
 
 metadata = sa.MetaData(
@@ -99,6 +99,13 @@ artifact_jobs = sa.Table(
     sa.Column("paused_at", Moment),
     sa.Column("replay_from", sa.String(16)),
     sa.CheckConstraint("replay_from IN ('stream','finalize','index','dedupe')", name="replay_from"),
+    # The good end that the job was at when a further run of it was wanted, until it comes to an end again.
+    sa.Column("stood", sa.String(24)),
+    # The last of its runs that was taken back after it had begun.
+    sa.Column("withdrawn_run", sa.Integer),
+    # Since when servers have asked us to come back later, and nothing else came of it.
+    sa.Column("postponed_since", Moment),
+    sa.CheckConstraint("stood IN ('DEDUPED','SKIPPED_DUPLICATE')", name="stood"),
     sa.CheckConstraint(
         "state IN ('PLANNED','LEASED','HEAD_DONE','RESUME_OK','STREAMING','FINALIZED','INDEXED','DEDUPED',"
         "'FAILED','SKIPPED_DUPLICATE','CANCELED')",
@@ -292,4 +299,12 @@ cursors = sa.Table(
     metadata,
     sa.Column("name", sa.String(64), primary_key=True),
     sa.Column("position", sa.Text, nullable=False),
+)
+
+stores = sa.Table(
+    "stores",
+    metadata,
+    sa.Column("backend", sa.String(32), primary_key=True),
+    sa.Column("store_id", sa.String(64), nullable=False),
+    sa.Column("recorded_at", Moment, nullable=False),
 )

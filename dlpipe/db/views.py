@@ -35,6 +35,7 @@ def query(scope: Scope) -> sa.Select[Any]:
         _T.due_at,
         _T.paused_at,
         _T.purpose,
+        _T.withdrawn_run,
         _T.fence,
         _D.status.label("download_state"),
         _D.book_id,
@@ -150,6 +151,7 @@ def _of_artifact(row: Any) -> dict[str, Any]:
         "paused_at": row.paused_at,
         "fence": row.fence,
         "purpose": Purpose(row.purpose) if row.purpose else None,
+        "withdrawn_run": row.withdrawn_run,
     }
 
 

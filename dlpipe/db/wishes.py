@@ -42,13 +42,11 @@ def grant(
 
 
 def _withdraw(connection: sa.Connection, these: sa.ColumnElement[bool]) -> list[str]:
-    """Take back further runs that have not begun; these jobs are again what they were."""
-    taken = connection.execute(
-        sa.update(artifact_jobs)
-        .where(these, in_states(states.withdrawable()), _T.due_at.is_not(None))
-        .values(due_at=None, published_at=None, paused_at=None, **_NO_PURPOSE)
-        .returning(_T.job_id, _T.state)
-    ).all()
+    """Take back further runs; these jobs are again what they were, with the results that they had."""
+    taken: list[Any] = []
+    for where, values in _BACK:
+        back = sa.update(artifact_jobs).where(these, where).values(**values, **_NO_FURTHER_RUN)
+        taken += connection.execute(back.returning(_T.job_id, _T.state)).all()
     for state in {row.state for row in taken}:
         status = states.status_of(State(state), retry_due=False)
         told = {"status": status.value, "progress": 100, **NO_ERROR}
@@ -79,8 +77,23 @@ _HAS_FILE = (
     .where(_O.job_id == _T.job_id, _O.op_type == OpType.FINALIZE.value, _O.state == "finished")
     .correlate(artifact_jobs)
 )
+_NO_FURTHER_RUN: Mapping[str, None] = {**_NO_PURPOSE, "due_at": None, "paused_at": None, "stood": None}
+_BACK: tuple[tuple[sa.ColumnElement[bool], dict[str, Any]], ...] = (
+    # It has not begun: the job is still where it was.
+    (sa.and_(in_states(states.withdrawable()), _T.due_at.is_not(None)), {"published_at": None}),
+    # It has begun: a raised fence, so that whoever is at it can record nothing any more.
+    (
+        sa.and_(_T.stood.is_not(None), in_states(states.can_go_back()), ~FAILED_FOR_GOOD),
+        {"state": _T.stood, "fence": _T.fence + 1, **IDLE, "withdrawn_run": _T.run},
+    ),
+)
 _AT_ITS_END = sa.or_(sa.and_(in_states(states.refreshable()), _T.due_at.is_(None)), FAILED_FOR_GOOD)
-_AGAIN: Mapping[str, Any] = {"due_at": now(), "attempts": 0, "published_at": None}
+_AGAIN: Mapping[str, Any] = {"due_at": now(), "attempts": 0, "published_at": None, "postponed_since": None}
+_FURTHER: Mapping[str, Any] = {
+    **_AGAIN,
+    "replay_from": None,
+    "stood": sa.case((in_states(states.refreshable()), _T.state), else_=_T.stood),
+}
 _FETCHED_AFTER_ALL: Mapping[str, Any] = {
     # What was wrong with the stored file no further replay can mend.
     "purpose": sa.case((_T.purpose == Purpose.REPLAY.value, Purpose.REPAIR.value), else_=_T.purpose),
@@ -95,7 +108,8 @@ _Term = tuple[sa.ColumnElement[bool], dict[str, Any], dict[str, Any]]
 _TERMS: dict[Wish, tuple[_Term, ...]] = {
     Wish.CANCEL: (
         (
-            sa.and_(in_states(states.sources(State.CANCELED, Moment.CANCEL)), ~FAILED_FOR_GOOD),
+            # Never once there is a result; a further run that cannot be taken back any more goes through (JOB-9).
+            sa.and_(in_states(states.sources(State.CANCELED, Moment.CANCEL)), ~FAILED_FOR_GOOD, ~_HAS_RESULT),
             {
                 "state": State.CANCELED.value,
                 "fence": _T.fence + 1,
@@ -127,7 +141,7 @@ _TERMS: dict[Wish, tuple[_Term, ...]] = {
     Wish.REFRESH: (
         (
             _AT_ITS_END,
-            {**_AGAIN, "purpose": Purpose.REFRESH.value, "replay_from": None},
+            {**_FURTHER, "purpose": Purpose.REFRESH.value},
             {"status": Status.PENDING.value, "progress": 0, "failed_at": None},
         ),
     ),
@@ -140,6 +154,6 @@ def _replay(from_stage: str | None) -> _Term:
     stored = _HAS_RESULT if begin == "dedupe" else sa.or_(_HAS_RESULT, _HAS_FILE)
     return (
         sa.and_(_AT_ITS_END, stored),
-        {**_AGAIN, "purpose": Purpose.REPLAY.value, "replay_from": begin},
+        {**_FURTHER, "purpose": Purpose.REPLAY.value, "replay_from": begin},
         {"status": Status.PENDING.value, "progress": 0, "failed_at": None},
     )

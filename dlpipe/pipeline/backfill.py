@@ -22,6 +22,7 @@ from dlpipe.core.model import ArtifactRecord, Scope
 from dlpipe.core.ports import Adopted, FirstCopy, Foreign, KnownBlob, Unit
 from dlpipe.core.results import DedupeAction
 from dlpipe.core.states import Status
+from dlpipe.pipeline import stores
 from dlpipe.pipeline.deps import Deps
 from dlpipe.pipeline.stages.head import ARTIFACT_SCHEMA
 
@@ -96,6 +97,7 @@ def backfill(
     Repeated, it passes over what is done. Killed, it leaves no job without its file, and a file without its job at
     most, which the next time finds in its place.
     """
+    stores.recognise(deps, dry_run=dry_run)
     batch = list[tuple[Line, Download]]()
     for line in lines:
         try:

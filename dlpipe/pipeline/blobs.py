@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from dlpipe.core import states
+from dlpipe.core.crash import crash_point
 from dlpipe.core.errors import InvalidInput, Postponed, StageFailure
 from dlpipe.core.model import NO_JOB, ArtifactRecord, Fault, Scope
 from dlpipe.core.ports import StoredFile, Unit
@@ -94,6 +95,7 @@ def _look(this: Round, record: ArtifactRecord) -> Fault | None:
         with this.unit() as unit:
             if unit.registry.mend(record.sha256, pointer):
                 this.found("files_mended", record.artifact_uuid, "no longer marked")
+            crash_point("heal.mending")
     return verdict.fault if isinstance(verdict, Lost) else None
 
 
@@ -155,6 +157,8 @@ def bring_again(this: Round, record: ArtifactRecord, fault: Fault) -> None:
         this.found(f"files_{fault}", record.artifact_uuid, "a new run is due" if reopened else "marked")
         if reopened:
             this.count("jobs_reopened")
+        crash_point("heal.bringing")
+    crash_point("heal.brought")
 
 
 def _is_newest(unit: Unit, record: ArtifactRecord) -> bool:
@@ -226,6 +230,7 @@ def _adopt(this: Round, pointer: str, size: int) -> None:
             unit.registry.add_copy(scope, sha256, pointer, size, NO_JOB)
         elif first.pointer != pointer:  # what the row names is gone
             unit.registry.repoint(scope, sha256, first.pointer, pointer, NO_JOB)
+        crash_point("heal.adopting")
 
 
 def _scope(this: Round, pointer: str) -> str:

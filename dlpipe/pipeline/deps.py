@@ -108,3 +108,5 @@ class Deps:
     telemetry: Telemetry = field(default_factory=Silent)
     unreturned: list[ArtifactJob] = field(default_factory=list)
     """Claims of this process that the ledger did not let us end."""
+    known_stores: dict[str, str] = field(default_factory=dict)
+    """The ids on record, by backend, once they were read."""

@@ -28,29 +28,35 @@ def dispatch(deps: Deps) -> int:
 def dispatch_lost(deps: Deps) -> int:
     """Publish again the hints that must have been lost; answer how many.
 
-    As long as the broker holds a message for every waiting job, none is lost, however long the queue is;
-    so the messages can never grow beyond the jobs.
+    As long as a queue holds a message for every job that waits for one of its stages, none is lost, however long it
+    is; so the messages can never grow beyond the jobs. Each queue for itself: what lies in one says nothing about
+    another, whose messages are gone.
     """
+    sent = 0
+    for stages, missing in _missing(deps):
+        with deps.database.write() as unit:
+            hints = unit.backlog.take_lost(min(missing, deps.policy.batch), deps.policy.lost_after_s, stages)
+            crash_point("dispatch.marking_lost")
+        _send(deps, hints)
+        sent += len(hints)
+    return sent
+
+
+def _missing(deps: Deps) -> list[tuple[frozenset[str], int]]:
+    """Of which stages more jobs wait for a message than there are messages, and how many more."""
     with deps.database.read() as unit:
         waiting = unit.backlog.waiting()
-    held = deps.publisher.waiting()
-    if held is None or waiting <= held:
-        return 0
-    missing = waiting - held
-    with deps.database.write() as unit:
-        hints = unit.backlog.take_lost(min(missing, deps.policy.batch), deps.policy.lost_after_s)
-        crash_point("dispatch.marking_lost")
-    _send(deps, hints)
-    return len(hints)
+    queues = deps.publisher.waiting() if waiting else None
+    found = [(one.stages, sum(waiting.get(name, 0) for name in one.stages) - one.messages) for one in queues or ()]
+    return [(stages, missing) for stages, missing in found if missing > 0]
 
 
 def rehearse(this: Round) -> None:
     """Count what would be sent."""
-    policy, held = this.deps.policy, this.deps.publisher.waiting()
+    policy, missing = this.deps.policy, _missing(this.deps)
     with this.unit() as unit:
-        missing = 0 if held is None else unit.backlog.waiting() - held
-        if missing > 0:
-            lost = unit.backlog.take_lost(min(missing, policy.batch), policy.lost_after_s)
+        for stages, count in missing:
+            lost = unit.backlog.take_lost(min(count, policy.batch), policy.lost_after_s, stages)
             this.count("lost_messages", len(lost))
         this.count("dispatched", len(unit.backlog.take_due(policy.window, policy.window, policy.window_per_host)))
 

@@ -13,6 +13,7 @@ from dlpipe.core.errors import Misconfigured
 from dlpipe.core.garbage import Blob, BlobFacts, Trashed, doubt, judge_blob, judge_trashed
 from dlpipe.core.layout import place_of
 from dlpipe.core.ports.trash import Trash, TrashedFile
+from dlpipe.pipeline import stores
 from dlpipe.pipeline.deps import Deps
 
 PAGE = 500
@@ -55,7 +56,8 @@ class Collected:
 
 
 def survey(deps: Deps, asked: Asked, heard: Heard) -> Collected:
-    """Look at every file of the store; change nothing."""
+    """Look at every file of the store; change nothing. Another ledger's store holds no garbage of this one's."""
+    stores.recognise(deps, dry_run=True)
     found = Collected()
     known = 0
     for pointer, size, blob in _judged(deps, asked.grace_s, found):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from dlpipe.core.crash import crash_point
 from dlpipe.core.ports import Staged
 from dlpipe.core.recovery import Remove, StagedFacts, judge_staged
 from dlpipe.pipeline.round import PAGE, Round
@@ -48,6 +49,7 @@ def _judge(this: Round, old: Sequence[Staged]) -> None:
         )
         verdict = judge_staged(facts, this.heal.part_age_s)
         if isinstance(verdict, Remove):
+            crash_point("heal.removing")
             if this.dry_run or this.deps.staging.discard(one, this.heal.part_age_s):
                 this.found("parts_removed", one.path, f"removed ({verdict.reason})")
         elif verdict.reason == "unknown job":

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dlpipe.core.crash import crash_point
 from dlpipe.core.errors import BrokerUnavailable, LeaseUnavailable, StageFailure
 from dlpipe.core.events import RoundEnded
-from dlpipe.pipeline import blobs, dispatch, holders, parts
+from dlpipe.pipeline import blobs, dispatch, holders, parts, stores
 from dlpipe.pipeline.deps import Deps
 from dlpipe.pipeline.round import Report, Round
 
@@ -43,17 +43,26 @@ def _go_round(this: Round) -> None:
         this.count("ops_abandoned", unit.ledger.mark_abandoned(this.deps.policy.batch))
         crash_point("reconcile.marking")
     _send(this)
-    for walk in WALKS:
-        _tried(this, walk)
+    if _tried(this, store):
+        for walk in WALKS:
+            _tried(this, walk)
 
 
-def _tried(this: Round, step: Callable[[Round], None]) -> None:
+def store(this: Round) -> None:
+    """What is missing in a store that is not there is not lost, and what lies in another one is not ours."""
+    stores.recognise(this.deps, dry_run=this.dry_run)
+    stores.recognise_others(this.deps)
+
+
+def _tried(this: Round, step: Callable[[Round], None]) -> bool:
     """Redis or a disk that does not answer must not stop the rest of the round."""
     try:
         step(this)
     except (LeaseUnavailable, StageFailure) as error:
         log.warning("reconcile: %s left for the next round: %s", step.__name__, error)
-        this.found("unfinished", step.__name__, error.code)
+        this.found("unfinished", step.__name__, f"{error.code}: {error.message}. {error.hint}".rstrip())
+        return False
+    return True
 
 
 def _send(this: Round) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from dlpipe.core.errors import InvalidInput, StageFailure
 from dlpipe.core.model import ArtifactRecord, Fault
 from dlpipe.core.recovery import believable
-from dlpipe.pipeline import blobs, parts
+from dlpipe.pipeline import blobs, parts, stores
 from dlpipe.pipeline.deps import Deps
 from dlpipe.pipeline.reconcile import reconcile
 from dlpipe.pipeline.round import Round
@@ -45,6 +45,7 @@ def bring_again(deps: Deps, accused: Sequence[Accused], registered: int) -> Repa
     Args:
         registered: how many artifacts there are in all.
     """
+    stores.recognise(deps)
     if not believable(registered, len(accused), deps.policy.heal.max_missing):
         return Repair(left_alone=len(accused), refused=True)
     this = Round(deps)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 
+from dlpipe.core.crash import crash_point
 from dlpipe.core.ports import Unit
 from dlpipe.pipeline.deps import Deps, HealPolicy
 
@@ -102,6 +103,7 @@ class Round:
         if position != before:
             with self.unit() as unit:
                 unit.cursors.put(name, position)
+                crash_point("heal.going_on")
 
     def report(self) -> Report:
         return Report(**self._counts, findings=tuple(self._findings))

@@ -22,7 +22,7 @@ from dlpipe.core.errors import (
 from dlpipe.core.ports import Lease, Past, Refused
 from dlpipe.core.recovery import FailureWrite, after_failure
 from dlpipe.core.states import State
-from dlpipe.pipeline import telling
+from dlpipe.pipeline import stores, telling
 from dlpipe.pipeline.deps import Deps
 from dlpipe.pipeline.stages import STAGES, Stage
 from dlpipe.pipeline.stages.stage import OutOfOrder, Work
@@ -164,6 +164,7 @@ def _claim(
 def _carry_out(deps: Deps, stage: Stage, stage_name: str, work: Work, began: float) -> Outcome:
     job = work.job
     try:
+        stores.recognise(deps)  # an unmounted store must get no bytes, and lose none
         result = (stage.probe(work) if work.op.seen else None) or stage.perform(work)
         crash_point(f"{stage_name}.performed")
         work.lease.check()
@@ -197,7 +198,7 @@ def _carry_out(deps: Deps, stage: Stage, stage_name: str, work: Work, began: flo
 
 def _fail(deps: Deps, stage_name: str, work: Work, failure: StageFailure, debug_id: str) -> Outcome:
     job = work.job
-    write = after_failure(failure, job.state, job.attempts, debug_id, deps.chance(), deps.policy.retry)
+    write = after_failure(failure, job.state, job.attempts, debug_id, deps.chance(), deps.policy.retry, job.put_off_s)
     with deps.database.write() as unit:
         unit.jobs.fail(job, write)
         unit.ledger.fail(work.op, write.code)

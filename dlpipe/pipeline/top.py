@@ -81,6 +81,7 @@ class Watcher:
     def _ask_broker(self) -> int | None:
         now = self.clock()
         if now >= self._ask_broker_at:
-            self._queued = self.publisher.waiting()
+            queues = self.publisher.waiting()
+            self._queued = None if queues is None else sum(queue.messages for queue in queues)
             self._ask_broker_at = self.clock() + (AWAY_S if self._queued is None else BROKER_EVERY_S)
         return self._queued

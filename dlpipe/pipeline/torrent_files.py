@@ -31,6 +31,7 @@ from dlpipe.core.ports import Adopted, FirstCopy, Foreign, Lease, Unit
 from dlpipe.core.results import DedupeAction
 from dlpipe.core.seen import Seen, seen
 from dlpipe.core.torrents import Complete, DownloadJob, DownloadStatus, FoundAgain, Torrent, TorrentFile, applied
+from dlpipe.pipeline import stores
 from dlpipe.pipeline.stages.head import ARTIFACT_SCHEMA
 from dlpipe.pipeline.torrents import TorrentDeps, fail, try_later
 
@@ -132,6 +133,7 @@ def _bring(
         deps.base.progress.report(job.job_id, done, total)
 
     below = _below_save_path(deps, torrent)
+    stores.recognise(deps.base)
     brought = []
     for file in files:
         adopted = deps.base.store.adopt(

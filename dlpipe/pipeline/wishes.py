@@ -11,6 +11,7 @@ from dlpipe.core.flow import REPLAYABLE
 from dlpipe.core.model import JOB_TYPE_ARTIFACT, ArtifactRecord, Fault, JobView, Scope
 from dlpipe.core.states import Status
 from dlpipe.core.wishes import JobFilter, Wish
+from dlpipe.pipeline import stores
 from dlpipe.pipeline.deps import Deps
 from dlpipe.pipeline.planner import nudge
 
@@ -21,10 +22,12 @@ def cancel(deps: Deps, scope: Scope, job_id: str) -> Status | None:
     """Cancel the job, if it is not too late; the status afterwards, None for an unknown or foreign id (JOB-9).
 
     With the commit nothing of a worker in the middle of it counts any more; that it also stops is a courtesy.
+    A job that has its result, and is at a further run, is then again at the end that it had.
     """
     with deps.database.write() as unit:
+        changed = unit.owned(scope).grant(Wish.CANCEL, [job_id])
         status = unit.owned(scope).cancel(job_id)
-    if status is Status.CANCELED:
+    if changed or status is Status.CANCELED:
         _stop(deps, [job_id])
     return status
 
@@ -148,6 +151,7 @@ def _stop(deps: Deps, job_ids: Sequence[str]) -> None:
 
 def fault_of(deps: Deps, artifact: ArtifactRecord, *, thorough: bool) -> Fault | None:
     """What is wrong with the artifact's file: by its size, or (`thorough`) by all of its bytes."""
+    stores.recognise(deps, dry_run=True)  # in a store that is not there, everything would be missing
     store, pointer = deps.store, artifact.storage_pointer
     if store.holds(pointer, artifact.byte_size):
         right = not thorough or store.is_right(pointer, artifact.sha256, artifact.byte_size)
@@ -160,6 +164,7 @@ def bring_back(deps: Deps, view: JobView, artifact: ArtifactRecord, fault: Fault
 
     False when that is not to be done now: somebody works on the job, or a run is due already.
     """
+    stores.recognise(deps)
     with deps.database.write() as unit:
         unit.registry.add_fault(artifact.artifact_uuid, fault)
         return unit.backlog.reopen(view.job_id, view.fence, fault)

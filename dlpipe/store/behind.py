@@ -1,6 +1,8 @@
 """Work on blocks of bytes behind the back of who fills them: a few buffers go round between two threads.
 
 hashlib lets go of the interpreter's lock, so that hashing one block and receiving the next take their time together.
+Nothing is counted on the filling side: an exception may come there between any two steps (Ctrl-C), and a count that
+missed one would be waited for until the end of days.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from collections.abc import Callable
 
 BLOCK_BYTES = 256 << 10
 BLOCKS = 3
+LOOK_S = 5.0
 
 
 class Behind:
@@ -20,21 +23,18 @@ class Behind:
     def __init__(self, work: Callable[[memoryview], None]) -> None:
         self._work = work
         self._free: queue.SimpleQueue[memoryview] = queue.SimpleQueue()
-        self._given: queue.SimpleQueue[tuple[memoryview, memoryview] | None] = queue.SimpleQueue()
-        self._done: queue.SimpleQueue[memoryview] = queue.SimpleQueue()
-        self._out = 0
+        self._given: queue.SimpleQueue[tuple[memoryview, memoryview] | threading.Event | None] = queue.SimpleQueue()
         self._lent: memoryview | None = None
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="dlpipe-hash", daemon=True)
         for _ in range(BLOCKS):
-            # Mapped, not from the heap: pages that were never touched cost nothing.
-            self._free.put(memoryview(mmap.mmap(-1, BLOCK_BYTES)))
+            self._free.put(_block())
         self._thread.start()
 
     def buffer(self) -> memoryview:
         """A block to be filled; the same one again as long as it was not handed over."""
         if self._lent is None:
-            self._lent = self._take_back() if self._out == BLOCKS else self._free.get()
+            self._lent = self._take()
         self._raise()
         return self._lent
 
@@ -42,9 +42,9 @@ class Behind:
         """Have it worked on, if it lies in the block that was lent; it must not be touched any more."""
         if self._lent is None or data.obj is not self._lent.obj:
             return False
-        self._given.put((self._lent, data))
-        self._lent = None
-        self._out += 1
+        # Not lent any more before it is given: a block that nobody has is lost, one that two have holds wrong bytes.
+        block, self._lent = self._lent, None
+        self._given.put((block, data))
         return True
 
     def settle(self) -> None:
@@ -57,14 +57,22 @@ class Behind:
         self._given.put(None)
         self._thread.join()
 
-    def _drain(self) -> None:
-        while self._out:
-            self._free.put(self._take_back())
+    def _take(self) -> memoryview:
+        while True:
+            try:
+                return self._free.get(timeout=LOOK_S)
+            except queue.Empty:
+                self._drain()
+                if self._free.empty():  # all is done, and none is back: an exception came while one was passed on
+                    self._free.put(_block())
 
-    def _take_back(self) -> memoryview:
-        block = self._done.get()
-        self._out -= 1
-        return block
+    def _drain(self) -> None:
+        """What comes to its turn comes after all that was given before."""
+        turn = threading.Event()
+        self._given.put(turn)
+        while not turn.wait(LOOK_S):
+            if not self._thread.is_alive():
+                return
 
     def _raise(self) -> None:
         if self._error is not None:
@@ -74,6 +82,9 @@ class Behind:
 
     def _run(self) -> None:
         while (given := self._given.get()) is not None:
+            if isinstance(given, threading.Event):
+                given.set()
+                continue
             block, data = given
             if self._error is None:  # nothing counts after what failed
                 try:
@@ -81,4 +92,9 @@ class Behind:
                 except BaseException as error:
                     self._error = error
             del given, data
-            self._done.put(block)
+            self._free.put(block)
+
+
+def _block() -> memoryview:
+    # Mapped, not from the heap: pages that were never touched cost nothing.
+    return memoryview(mmap.mmap(-1, BLOCK_BYTES))

@@ -20,10 +20,10 @@ from dlpipe.core.crash import crash_point
 from dlpipe.core.downloads import Sharing
 from dlpipe.core.errors import InvalidInput, Permanent, Retryable
 from dlpipe.core.layout import LOCAL, Equal, Place, check_id, place_of, space_of
-from dlpipe.core.ports import Adopted, Foreign, Part, StoredFile
+from dlpipe.core.ports import Adopted, BlobStore, Foreign, Part, StoredFile
 from dlpipe.core.results import DedupeAction
 from dlpipe.store import adopt as adopting
-from dlpipe.store import strays
+from dlpipe.store import marker, strays
 from dlpipe.store.folders import alone, as_failure, disk_errors, folder, kept, sha256_of
 from dlpipe.store.links import Linking, cloned, copied, linked, name_new, same_file, share
 from dlpipe.store.staging import STAGING, part_damaged
@@ -47,6 +47,15 @@ class LocalBlobStore:
         self._clock = clock
         self._shard_width = shard_width
         self._linking = linking
+
+    def marker(self) -> str | None:
+        return marker.read(self._root)
+
+    def mark(self, store_id: str) -> str:
+        return marker.make(self._root, store_id)
+
+    def others(self) -> Sequence[BlobStore]:
+        return ()
 
     def place(self, tenant: str, project: str, sha256: str, ext: str) -> Place:
         return Place(tenant, project, sha256, ext, self._shard_width)

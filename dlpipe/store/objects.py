@@ -17,11 +17,11 @@ from dlpipe.core.crash import crash_point
 from dlpipe.core.downloads import Sharing
 from dlpipe.core.errors import LeaseLost, Permanent, Retryable, StageFailure
 from dlpipe.core.layout import Equal, Place, place_of, space_of
-from dlpipe.core.ports import Adopted, Foreign, Part, StoredFile
+from dlpipe.core.ports import Adopted, BlobStore, Foreign, Part, StoredFile
 from dlpipe.core.results import DedupeAction
 from dlpipe.store import adopt as adopting
 from dlpipe.store import strays
-from dlpipe.store.bucket import Bucket, Meta, Taken
+from dlpipe.store.bucket import SEEN_S, Bucket, Meta, Taken
 from dlpipe.store.folders import READ_BYTES, disk_errors
 from dlpipe.store.object_reader import BLOCK_BYTES, ObjectReader
 from dlpipe.store.staging import part_damaged
@@ -53,8 +53,13 @@ class ObjectBlobStore:
         self._shard_width = shard_width
         self._read_back = read_back
         self._clock = clock
+        self._marker: str | None = None
+        self._marker_at = 0.0
 
     # ── names ─────────────────────────────────────────────────────────────────────────────────────
+
+    def others(self) -> Sequence[BlobStore]:
+        return ()
 
     def place(self, tenant: str, project: str, sha256: str, ext: str) -> Place:
         return Place(tenant, project, sha256, ext, self._shard_width, self.backend)
@@ -76,9 +81,14 @@ class ObjectBlobStore:
         return self._bucket.sign(self.place_at(pointer).path, expires_s)
 
     def marker(self) -> str | None:
-        if self._bucket.look(MARKER) is None:
-            return None
-        return b"".join(self._bucket.read(MARKER)).decode("ascii", "replace").strip()
+        # Asked for at each stage; and no bucket is mounted where another was a moment ago.
+        if self._marker is not None and time.monotonic() - self._marker_at < SEEN_S:
+            return self._marker
+        self._marker = None
+        if self._bucket.look(MARKER) is not None:
+            self._marker = b"".join(self._bucket.read(MARKER)).decode("ascii", "replace").strip()
+            self._marker_at = time.monotonic()
+        return self._marker
 
     def mark(self, store_id: str) -> str:
         data = f"{store_id}\n".encode()

@@ -40,6 +40,15 @@ class RoutedBlobStore:
     def owns(self, pointer: str) -> bool:
         return any(store.owns(pointer) for store in self._stores.values())
 
+    def marker(self) -> str | None:
+        return self._first.marker()
+
+    def mark(self, store_id: str) -> str:
+        return self._first.mark(store_id)
+
+    def others(self) -> Sequence[BlobStore]:
+        return list(self._stores.values())[1:]
+
     def place(self, tenant: str, project: str, sha256: str, ext: str) -> Place:
         return self._first.place(tenant, project, sha256, ext)
 

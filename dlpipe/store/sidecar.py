@@ -45,6 +45,8 @@ class Sidecar:
     checkpoints: list[Checkpoint]
     pieces: list[Piece] = field(default_factory=list)
     promised: str | None = None
+    unproven: bool = False
+    """When it was complete, nothing but the end of the connection said so; all of it is that, or nothing of it."""
 
     def forget_promise(self) -> None:
         """Where no front is left, nothing is that was joined to it; and pieces of whoever it was go as well."""

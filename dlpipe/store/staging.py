@@ -111,6 +111,7 @@ class LocalPart(PartFile):
             total=side.total,
             complete=side.complete,
             promised=side.promised,
+            length_unproven=side.unproven,
         )
 
     @property
@@ -326,7 +327,7 @@ class LocalPart(PartFile):
             else:
                 self._note_mark(mark)
 
-    def finish(self) -> tuple[str, int, int]:
+    def finish(self, *, length_unproven: bool = False) -> tuple[str, int, int]:
         self._settle()
         self._checkpoint()
         with disk_errors():
@@ -342,6 +343,7 @@ class LocalPart(PartFile):
             crash_point("part.settled")
             if self._side is not None:
                 self._side.complete, self._side.total = True, self._offset
+                self._side.unproven = length_unproven
                 self._write_side()
             return self._digest.hexdigest(), self._offset, took
 

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+from dlpipe.core.crash import crash_point
 from dlpipe.core.errors import InvalidInput
 from dlpipe.core.layout import place_of
 from dlpipe.core.ports import StoredFile
@@ -110,6 +111,7 @@ def set_apart(root: Path, path: str, where: int) -> bool:
             return False
         with folder(root, (QUARANTINE, *folders), create=True) as there:
             new = move_new(where, name, there)
+            crash_point("heal.moved")
             if new is None:
                 return False
             if not same_file(os.stat(new, dir_fd=there, follow_symlinks=False), found):

@@ -21,6 +21,10 @@ class Options:
     """Hash every file; otherwise sizes and names have to do."""
     strict: bool = False
     """Nothing is running: work under way, leases and parts are findings, too."""
+    file_grace_s: float = files.YOUNG_S
+    """Files that no row knows are left alone when younger: to those who work, and to reconcile after them (HEAL-3)."""
+    part_age_s: float = staging.YOUNG_S
+    """Parts that nobody wants likewise (HEAL-4)."""
 
 
 class StoreMissing(Exception):
@@ -29,6 +33,10 @@ class StoreMissing(Exception):
 
 class StoreNotSet(Exception):
     """Artifacts are registered in a bucket, and nobody has said which one."""
+
+
+class StoreNotOurs(Exception):
+    """The store's folder does not bear the mark that is on record: another store, or none that is mounted."""
 
 
 class Watcher(Protocol):
@@ -77,6 +85,7 @@ def check(
     Raises:
         DatabaseTrouble: the database did not answer.
         StoreMissing: artifacts are registered, and there is no store.
+        StoreNotOurs: what is there is not the store that belongs to this database.
         StoreNotSet: artifacts are registered in a bucket, and there is none here.
         ObjectStoreTrouble: the bucket cannot be read.
     """
@@ -90,6 +99,9 @@ def check(
                 raise StoreNotSet
             if "local" in kinds and not root.is_dir():
                 raise StoreMissing(root)
+            mark = now.store_mark() if "local" in kinds or bucket is None else None
+            if mark is not None and mark != files.mark(root):
+                raise StoreNotOurs(root)
             if bucket is not None:
                 bucket.look()
             told.begins("jobs", count)
@@ -102,12 +114,13 @@ def check(
             )
         told.begins("files", size if options.read_bytes else count)
         yield from _files(ledger, root, options, told)
+        young_s = None if options.strict else options.part_age_s
         if bucket is not None:
             yield from _objects(ledger, bucket, root, options, told)
         with ledger.snapshot() as now:
             yield from _settled(
-                lambda: staging.judge(root, now, strict=options.strict),
-                lambda fresh: staging.judge(root, fresh, strict=options.strict),
+                lambda: staging.judge(root, now, young_s),
+                lambda fresh: staging.judge(root, fresh, young_s),
                 ledger,
             )
     finally:
@@ -149,17 +162,18 @@ def _settled_jobs(
 
 def _files(ledger: Ledger, root: Path, options: Options, told: Watcher) -> Iterator[Finding]:
     reader = files.Reader(root, told.goes_on) if options.read_bytes else None
+    young_s = None if options.strict else options.file_grace_s
     for batch in files.batches(files.walk(root)):
         # The rows are read after the folder: a file that was just named has its row by then, or its job at work.
         with ledger.snapshot() as now:
-            found = list(files.judge(root, batch, now, reader, strict=options.strict))
+            found = list(files.judge(root, batch, now, reader, young_s))
         suspects = {one.path for one in found}
         if suspects:
             if reader is not None:
                 reader.forget()
             with ledger.snapshot() as fresh:
                 again = [one for one in batch if one.path in suspects]
-                look = files.judge(root, again, fresh, reader, strict=options.strict)
+                look = files.judge(root, again, fresh, reader, young_s)
                 still = {(one.code, one.path) for one in look}
             yield from (one for one in found if (one.code, one.path) in still)
         if reader is None:
@@ -170,7 +184,7 @@ def _objects(ledger: Ledger, bucket: objects.Objects, root: Path, options: Optio
     heard = told.goes_on if options.read_bytes else None
 
     def judged(batch: list[objects.Found], now: Snapshot) -> list[Finding]:
-        look = partial(files.Look, root, now, None, options.strict)
+        look = partial(files.Look, root, now, None, None if options.strict else options.file_grace_s)
         return list(objects.judge(bucket, batch, now, heard, look))
 
     for batch in bucket.batches():

@@ -60,11 +60,14 @@ def _state(detail: Any, finished: list[Any]) -> Iterator[Fault]:
     """The state says which ops must be finished, and which may be."""
     rule = rules.STATES[detail.state]
     of_run = [op for op in finished if op.run == detail.run]
-    have = {op.op_type for op in (of_run if rule.of_run else finished)}
+    # A further run that was taken back left the job at the end that an earlier run had brought it to.
+    withdrawn = rule.ended and detail.withdrawn_run == detail.run
+    may = rules.WITHDRAWN_MAY if withdrawn else rule.may
+    have = {op.op_type for op in (of_run if rule.of_run and not withdrawn else finished)}
     missing = [kind for kind in rules.ORDER[: rule.needs] if kind not in have]
     if missing:
         yield "state_ops", f"{detail.state} without {', '.join(missing)}"
-    ahead = [op.op_type for op in of_run if op.op_type in rules.ORDER[rule.may :]]
+    ahead = [op.op_type for op in of_run if op.op_type in rules.ORDER[may:]]
     if ahead:
         yield "state_ops", f"{detail.state}, and {', '.join(ahead)} is recorded"
     # One fence is one claim, and the stages of a run are claimed one after the other.

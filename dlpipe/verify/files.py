@@ -22,10 +22,12 @@ READ_BYTES = 1 << 20
 KEPT_DIGESTS = 65_536
 """Of files with several names, so that each is read once."""
 YOUNG_S = 3_600.0
-"""A file this young without a row is left to those who work, and to reconcile after them (HEAL-3)."""
+"""Unless the settings say otherwise."""
 GRACE = timedelta(seconds=300)
 """A mark on a file that is there again is taken off within this."""
 _DEPTH = 4
+_MARK = ".dlpipe-store"
+_MARK_BYTES = 64
 _OPEN = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
@@ -36,6 +38,16 @@ class Found:
     path: str
     name: str
     plain: bool
+
+
+def mark(root: Path) -> str | None:
+    """The id that the store bears (ADR 29); None when it bears none, or none that can be read."""
+    try:
+        fd = os.open(root / _MARK, _OPEN)
+    except OSError:
+        return None
+    with os.fdopen(fd, "rb") as file:
+        return file.read(_MARK_BYTES).decode("ascii", "replace").strip()
 
 
 def walk(root: Path) -> Iterator[Found]:
@@ -99,12 +111,17 @@ class Reader:
         self._digests.clear()
 
 
-def judge(root: Path, batch: list[Found], now: Snapshot, reader: Reader | None, *, strict: bool) -> Iterator[Finding]:
-    """All that is wrong with these files; their bytes are read if there is a reader."""
+def judge(
+    root: Path, batch: list[Found], now: Snapshot, reader: Reader | None, young_s: float | None
+) -> Iterator[Finding]:
+    """All that is wrong with these files; their bytes are read if there is a reader.
+
+    What is younger than `young_s` and that no row knows is left to those who work; None: nobody does.
+    """
     named = {found.path: digest for found in batch if (digest := rules.digest_in(found.name)) is not None}
     known = now.artifacts_of(set(named.values())) if named else {}
     strangers = {named[f.path] for f in batch if f.path in named and f"local:{f.path}" not in known}
-    look = Look(root, now, reader, strict, strangers)
+    look = Look(root, now, reader, young_s, strangers)
     for found in batch:
         rows = known.get(f"local:{found.path}", [])
         if not found.plain:
@@ -153,11 +170,13 @@ def _judge_one(look: Look, path: str, digest: str, rows: list[Any]) -> Iterator[
 class Look:
     """One look at some files; `strangers` are the digests of those that no artifact names."""
 
-    def __init__(self, root: Path, now: Snapshot, reader: Reader | None, strict: bool, strangers: set[str]) -> None:
+    def __init__(
+        self, root: Path, now: Snapshot, reader: Reader | None, young_s: float | None, strangers: set[str]
+    ) -> None:
         self.root = root
         self.reader = reader
         self._now = now.now
-        self._strict = strict
+        self._young_s = young_s
         self._indexed = now.indexed(strangers) if strangers else {}
         self._bringing = now.bringing() if strangers else set()
         self._placed: set[str] = set()
@@ -185,9 +204,10 @@ class Look:
         known = [row for row in self._indexed.get(digest, []) if row.scope in ("*", tenant, f"{tenant}/{project}")]
         if pointer in self._placed or pointer in {row.pointer for row in known}:
             return
-        if not self._strict and self._now.timestamp() - born < YOUNG_S:
+        age_s = self._now.timestamp() - born
+        if self._young_s is not None and age_s < self._young_s:
             return
         yield Finding("file_spare" if known else "file_unknown", path, path=path)
 
     def is_wrongly_marked(self, row: Any) -> bool:
-        return row.fault is not None and (self._strict or row.found_at + GRACE < self._now)
+        return row.fault is not None and (self._young_s is None or row.found_at + GRACE < self._now)

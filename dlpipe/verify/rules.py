@@ -40,6 +40,8 @@ STATES = {
     "CANCELED": StateRule("canceled", 0, 6, ended=True),
     "FAILED": StateRule("failed", 0, 6, ended=True),
 }
+WITHDRAWN_MAY = 3
+"""So many ops of ORDER may be recorded in a run that was taken back after it had begun."""
 AGAIN = frozenset({"DEDUPED", "SKIPPED_DUPLICATE", "FAILED"})
 """Ends that a job leaves once a further run of it is due."""
 PLACED = frozenset({"FINALIZED", "INDEXED", "DEDUPED"})

@@ -13,17 +13,18 @@ from dlpipe.verify.findings import Finding
 
 FOLDER = ".staging"
 YOUNG_S = 3_600.0
-"""What is younger is left to those who work, and to reconcile after them (HEAL-4)."""
+"""Unless the settings say otherwise."""
 BATCH = 20_000
 _PART = re.compile(r"([0-9a-f]{16})\.(?:part|json)\Z")
 
 
-def judge(root: Path, now: Snapshot, *, strict: bool) -> Iterator[Finding]:
+def judge(root: Path, now: Snapshot, young_s: float | None) -> Iterator[Finding]:
+    """All that nobody wants and that is not young; None: whatever its age."""
     for tenant in _tenants(root):
         batch: list[os.DirEntry[str]] = []
         with os.scandir(root / FOLDER / tenant) as entries:
             for entry in entries:
-                if strict or _is_old(entry, now):
+                if young_s is None or _is_old(entry, now, young_s):
                     batch.append(entry)
                 if len(batch) == BATCH:
                     yield from _judge_batch(tenant, batch, now)
@@ -40,9 +41,9 @@ def _tenants(root: Path) -> list[str]:
         return []
 
 
-def _is_old(entry: os.DirEntry[str], now: Snapshot) -> bool:
+def _is_old(entry: os.DirEntry[str], now: Snapshot, young_s: float) -> bool:
     try:
-        return entry.stat(follow_symlinks=False).st_mtime < now.now.timestamp() - YOUNG_S
+        return entry.stat(follow_symlinks=False).st_mtime < now.now.timestamp() - young_s
     except FileNotFoundError:
         return False
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from dlpipe.core.downloads import Sharing
+from dlpipe.core.errors import Postponed
 from dlpipe.core.model import Scope
 from dlpipe.core.states import State, Status
 from dlpipe.db import SqlDatabase
@@ -253,3 +254,18 @@ def test_the_policy_of_the_dedupe_scope_is_kept(attic: Attic) -> None:
     attic.fill(scope=OTHER)
     names = [attic.world.root / name for name in attic.world.blobs()]
     assert not os.path.samefile(*names)
+
+
+def test_nothing_is_brought_into_a_store_that_is_not_mounted(attic: Attic) -> None:
+    attic.put("a.pdf")
+    attic.fill()
+    attic.put("b.pdf", b"%PDF-1.4 other")
+    attic.world.root.rename(attic.world.root.with_name("away"))
+    attic.world.root.mkdir()
+    attic.world.deps = replace(attic.world.deps, known_stores={})
+    before = everything(attic.database)
+    with pytest.raises(Postponed) as refused:
+        attic.fill()
+    assert refused.value.code == "store_not_mounted"
+    assert list(attic.world.root.iterdir()) == []
+    assert everything(attic.database) == before

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from threading import Barrier
@@ -11,10 +12,11 @@ import pytest
 import sqlalchemy as sa
 
 from dlpipe.core import flow, states
-from dlpipe.core.flow import STAGES
+from dlpipe.core.flow import STAGES, OpType, stage
 from dlpipe.core.layout import part_slug
 from dlpipe.core.model import ArtifactJob
 from dlpipe.core.ports import Held, Hint
+from dlpipe.core.results import StreamResult
 from dlpipe.core.states import State, Status
 from dlpipe.db.clock import after, now
 from dlpipe.db.schema import artifact_jobs
@@ -29,9 +31,12 @@ def due(bench: Bench, limit: int = ALL, window: int = ALL, per_host: int = ALL) 
         return unit.backlog.take_due(limit, window, per_host)
 
 
-def lost(bench: Bench, lost_after_s: float, limit: int = ALL) -> list[Hint]:
+EVERY = tuple(row.name for row in STAGES)
+
+
+def lost(bench: Bench, lost_after_s: float, limit: int = ALL, stages: Sequence[str] = EVERY) -> list[Hint]:
     with bench.database.write() as unit:
-        return unit.backlog.take_lost(limit, lost_after_s)
+        return unit.backlog.take_lost(limit, lost_after_s, stages)
 
 
 def ids(hints: list[Hint]) -> list[str]:
@@ -129,15 +134,50 @@ def test_two_dispatchers_never_publish_the_same_job(bench: Bench) -> None:
 def test_waiting_counts_what_is_published_and_held_by_nobody(bench: Bench) -> None:
     first, second, _ = (bench.job() for _ in range(3))
     due(bench, limit=2)
-    assert _waiting(bench) == 2
+    assert _waiting(bench) == {"head": 2}
     published = next(job_id for job_id in (first, second) if bench.row(job_id)["published_at"])
     job = bench.hold("head", published)
-    assert _waiting(bench) == 1
+    assert _waiting(bench) == {"head": 1}
     bench.advance(job, "head", S.HEAD_DONE)  # now its next message is on its way
-    assert _waiting(bench) == 2
+    assert _waiting(bench) == {"head": 1, "resume_decide": 1}
 
 
-def _waiting(bench: Bench) -> int:
+def test_who_waits_for_what_follows_from_his_state_and_from_what_is_recorded(bench: Bench) -> None:
+    states_of = {S.HEAD_DONE: "resume_decide", S.RESUME_OK: "stream", S.FINALIZED: "index", S.INDEXED: "dedupe"}
+    jobs = {bench.job(): state for state in states_of}
+    streaming, streamed, again = bench.job(), bench.job(), bench.job()
+    due(bench, limit=ALL)
+    for job_id, state in jobs.items():
+        bench.carry(job_id, state)
+    for job_id in (streaming, streamed):
+        job = bench.hold("stream", bench.carry(job_id, S.RESUME_OK))
+        if job_id == streamed:
+            with bench.database.write() as unit:
+                op = unit.ledger.start("k" * 64, OpType.STREAM, job)
+                unit.ledger.finish(op, StreamResult("a" * 64, 1, 0, 1, 1, 1), "ok")
+                unit.jobs.advance(job, stage("stream"), S.STREAMING)
+        else:
+            bench.free(job_id)
+    bench.fail(bench.hold("head", again), SOON)
+    due(bench, limit=ALL)
+    assert _waiting(bench) == {
+        "head": 1, "resume_decide": 1, "stream": 2, "finalize": 1, "index": 1, "dedupe": 1,
+    }  # fmt: skip
+    found = {hint.job_id: hint.stages[0].name for hint in lost(bench, -1.0)}
+    expected = {job_id: states_of[state] for job_id, state in jobs.items()}
+    assert found == {**expected, streaming: "stream", streamed: "finalize", again: "head"}
+
+
+def test_only_messages_for_the_stages_that_are_asked_for_are_taken_for_lost(bench: Bench) -> None:
+    fresh, placed = bench.job(), bench.job()
+    due(bench, limit=ALL)
+    bench.carry(placed, S.FINALIZED)
+    assert ids(lost(bench, -1.0, stages=["index", "dedupe"])) == [placed]
+    assert ids(lost(bench, -1.0, stages=["head"])) == [fresh]
+    assert lost(bench, -1.0, stages=[]) == []
+
+
+def _waiting(bench: Bench) -> Mapping[str, int]:
     with bench.database.read() as unit:
         return unit.backlog.waiting()
 

@@ -6,6 +6,7 @@ import os
 import random
 import threading
 import time
+import uuid
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from dlpipe.core import crash
-from dlpipe.core.errors import Misconfigured
+from dlpipe.core.errors import Misconfigured, Postponed
 from dlpipe.core.garbage import doubt
 from dlpipe.core.model import Scope
 from dlpipe.core.purging import PurgeFilter
@@ -23,7 +24,7 @@ from dlpipe.pipeline import garbage
 from dlpipe.pipeline import purge as purging
 from dlpipe.pipeline.garbage import Asked, Collected
 from dlpipe.pipeline.reconcile import reconcile
-from dlpipe.store import LocalBlobStore
+from dlpipe.store import LocalBlobStore, marker
 from dlpipe.store.archive import FileArchive
 from dlpipe.store.trash import TRASH, LocalTrash
 from tests.checker import assert_clean, findings
@@ -406,3 +407,18 @@ def test_collectors_beside_many_jobs_lose_nothing(database: SqlDatabase, tmp_pat
     site.collect()
     assert [one for one in findings(site.url, site.root) if one.code in ("file_missing", "file_damaged")] == []
     assert sum(1 for _ in site.archive.directory.iterdir()) > 3
+
+
+def test_in_a_store_that_is_not_this_ledgers_nothing_is_garbage(site: Site) -> None:
+    site.world.fetch(URL)
+    site.give_up()
+    site.grow_old()
+    mark = site.root / marker.NAME
+    mark.chmod(0o644)
+    mark.write_text(str(uuid.uuid4()))
+    site.world.deps = replace(site.world.deps, known_stores={})
+    before = sorted(site.root.rglob("*"))
+    with pytest.raises(Postponed) as refused:
+        site.collect()
+    assert refused.value.code == "store_foreign"
+    assert sorted(site.root.rglob("*")) == before

@@ -131,6 +131,50 @@ def test_rows_of_the_first_schema_are_kept_and_have_no_purpose(empty: SqlDatabas
         assert unit.owned(Scope("t", "p")).refresh(job) is Status.PENDING
 
 
+@pytest.mark.parametrize(
+    ("state", "deduped", "stood"),
+    [
+        ("DEDUPED", True, "DEDUPED"),
+        ("SKIPPED_DUPLICATE", False, "SKIPPED_DUPLICATE"),
+        ("STREAMING", True, "DEDUPED"),
+        ("FAILED", True, "DEDUPED"),
+        ("STREAMING", False, None),  # where it was before left no trace: it is canceled as before
+        ("FINALIZED", True, None),  # it goes through
+    ],
+)
+def test_refreshes_that_are_under_way_know_where_they_go_back_to(
+    empty: SqlDatabase, state: str, deduped: bool, stood: str | None
+) -> None:
+    config = Config()
+    config.set_main_option("script_location", str(MIGRATIONS))
+    job = "00000000-0000-5000-8000-000000000001"
+    with empty.engine.begin() as connection:
+        config.attributes["connection"] = connection
+        command.upgrade(config, "0004")
+        at = connection.scalar(sa.select(now()))
+        connection.execute(
+            sa.insert(jobs).values(
+                job_id=job, tenant_id="t", project_id="p", job_type="artifact_download", status="pending",
+                idempotency_key="k", created_at=at, updated_at=at,
+            )
+        )  # fmt: skip
+        connection.execute(
+            sa.insert(artifact_jobs).values(
+                job_id=job, work_id="w", artifact_id="a", canonical_url="u", request_url="u", host="h", state=state,
+                run=2, purpose="refresh",
+            )
+        )  # fmt: skip
+        if deduped:
+            connection.execute(
+                sa.insert(schema.artifact_ops).values(
+                    op_key="k", job_id=job, run=1, op_type="DEDUPE", state="finished", fence=6, started_at=at,
+                    finished_at=at, result_json="{}",
+                )
+            )  # fmt: skip
+    migrate(empty)
+    assert Bench(empty).row(job)["stood"] == stood
+
+
 def test_an_older_schema_is_refused_until_it_is_migrated(database: SqlDatabase) -> None:
     say_version(database, "0000")
     assert code_of(database) == "schema_behind"

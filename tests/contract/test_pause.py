@@ -94,8 +94,8 @@ def test_a_message_that_was_sent_before_the_pause_is_not_missed_nor_sent_again(b
     assert [hint.job_id for hint in due(bench)] == [job_id]
     pause(bench, job_id)
     with bench.database.write() as unit:
-        assert unit.backlog.waiting() == 0
-        assert unit.backlog.take_lost(ALL, -1.0) == []
+        assert unit.backlog.waiting() == {}
+        assert unit.backlog.take_lost(ALL, -1.0, [row.name for row in flow.STAGES]) == []
         unit.backlog.unpublish([job_id])
         assert (unit.backlog.held(ALL), unit.backlog.expired(ALL)) == ([], [])
     assert due(bench) == []

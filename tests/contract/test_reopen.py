@@ -116,13 +116,105 @@ def test_a_message_of_a_run_that_is_wished_for_no_more_begins_nothing(bench: Ben
     assert everything(bench.database) == before
 
 
-def test_a_further_run_on_its_way_can_be_canceled_like_any_other(bench: Bench) -> None:
-    job_id = bench.in_state(S.DEDUPED)
+ON_ITS_WAY = {S.LEASED: "head", S.HEAD_DONE: "resume_decide", S.RESUME_OK: "stream", S.STREAMING: "finalize"}
+
+
+def begun(bench: Bench, end: State, upto: State) -> str:
+    """A refresh of a job that is at its end has come so far."""
+    job_id = bench.in_state(end)
     refresh(bench, job_id)
-    bench.hold("head", job_id, run=2)
-    assert cancel(bench, job_id) is Status.CANCELED
-    assert refresh(bench, job_id) is Status.CANCELED  # for good
-    assert bench.row(job_id)["purpose"] is None
+    if upto is S.LEASED:
+        bench.hold("head", job_id, run=2)
+    else:
+        bench.carry(job_id, upto, run=2)
+    return job_id
+
+
+@pytest.mark.parametrize("held", [False, True])
+@pytest.mark.parametrize("upto", ON_ITS_WAY)
+@pytest.mark.parametrize("end", ENDS)
+def test_canceling_a_further_run_that_has_begun_brings_the_job_back_to_its_end(
+    bench: Bench, end: State, upto: State, held: bool
+) -> None:
+    was = bench.view(bench.in_state(end)).status
+    job_id = begun(bench, end, upto)
+    if upto is S.LEASED and not held:
+        bench.free(job_id)
+    elif upto is not S.LEASED and held and upto is not S.RESUME_OK:
+        bench.hold(ON_ITS_WAY[upto], job_id, run=2)
+    before = bench.row(job_id)
+    completed_at = bench.view(job_id).completed_at
+    assert completed_at is not None
+    assert cancel(bench, job_id) is was
+    row, now = bench.row(job_id), bench.view(job_id)
+    assert (now.state, now.status, now.progress, now.purpose, now.due_at) == (end, was, 100, None, None)
+    assert (now.completed_at, now.withdrawn_run, now.run) == (completed_at, 2, 2)
+    assert (row["lease_owner"], row["published_at"], row["stood"]) == (None, None, None)
+    assert row["fence"] == before["fence"] + 1  # whoever is at it can record nothing any more
+    assert hints(bench) == []
+    assert cancel(bench, job_id) is was
+    assert bench.row(job_id) == row  # twice is once
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_a_further_run_that_waits_for_its_retry_can_be_taken_back(bench: Bench, end: State) -> None:
+    job_id = bench.in_state(end)
+    was = bench.view(job_id).status
+    refresh(bench, job_id)
+    bench.fail(bench.hold("head", job_id, run=2), SOON)
+    assert cancel(bench, job_id) is was
+    assert (bench.view(job_id).state, bench.view(job_id).error_code) == (end, None)
+
+
+def test_after_a_canceled_refresh_comes_another_one(bench: Bench) -> None:
+    job_id = begun(bench, S.DEDUPED, S.RESUME_OK)
+    cancel(bench, job_id)
+    assert refresh(bench, job_id) is Status.PENDING
+    assert [(hint.job_id, hint.run) for hint in hints(bench)] == [(job_id, 3)]
+    bench.advance(bench.hold("head", job_id, run=3), "head", S.SKIPPED_DUPLICATE)
+    assert bench.view(job_id).status is Status.SKIPPED
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_a_further_run_that_has_begun_is_paused_resumed_and_taken_back(bench: Bench, end: State) -> None:
+    job_id = begun(bench, end, S.HEAD_DONE)
+    with bench.database.write() as unit:
+        paused = unit.owned(OWN).pause(job_id)
+    assert paused is not None
+    assert (paused.paused_at is not None, paused.purpose) == (True, Purpose.REFRESH)
+    with bench.database.write() as unit:
+        unit.owned(OWN).resume(job_id)
+    assert [(hint.job_id, hint.run) for hint in hints(bench)] == [(job_id, 3)]
+    bench.hold("head", job_id, run=3)
+    with bench.database.write() as unit:
+        unit.owned(OWN).pause(job_id)
+    cancel(bench, job_id)
+    now = bench.view(job_id)
+    assert (now.state, now.paused_at, now.due_at, now.withdrawn_run) == (end, None, None, 3)
+
+
+def test_from_its_new_file_on_a_further_run_goes_through(bench: Bench) -> None:
+    job_id = bench.in_state(S.DEDUPED)
+    add(bench, job_id)
+    refresh(bench, job_id)
+    bench.carry(job_id, S.FINALIZED, run=2)
+    before = bench.row(job_id)
+    assert cancel(bench, job_id) is Status.PROCESSING
+    assert bench.row(job_id) == before
+    bench.advance(bench.hold("index", job_id, run=2), "index", S.INDEXED)
+    bench.advance(bench.hold("dedupe", job_id, run=2), "dedupe", S.DEDUPED)
+
+
+@pytest.mark.parametrize("state", [S.FINALIZED, S.INDEXED])
+def test_a_job_that_has_a_result_is_not_canceled_while_its_lost_file_is_brought_again(
+    bench: Bench, state: State
+) -> None:
+    job_id = bench.in_state(state)
+    add(bench, job_id)
+    assert reopen(bench, job_id)
+    before = bench.row(job_id)
+    assert cancel(bench, job_id) is Status.PENDING
+    assert bench.row(job_id) == before
 
 
 def test_the_purpose_stays_over_failures_and_ends_with_the_job(bench: Bench) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,7 +13,7 @@ import pytest
 from dlpipe.core.layout import part_slug
 from dlpipe.core.model import Fault
 from dlpipe.db import SqlDatabase
-from dlpipe.verify import FINDINGS
+from dlpipe.verify import FINDINGS, Options, StoreNotOurs, check
 from tests.checker import assert_clean, findings
 from tests.finished import SITE, A, Finished
 from tests.world import sha256
@@ -502,3 +504,64 @@ def test_damage_is_told_by_its_code_and_by_no_other(done: Finished, code: str, p
     plant(done)
     found = findings(done.url, done.root, strict=plant in STRICT)
     assert {one.code for one in found} == {code}, "\n".join(map(str, found))
+
+
+# ── how old is young ──────────────────────────────────────────────────────────────────────────────
+
+
+def codes(done: Finished, options: Options) -> set[str]:
+    return {one.code for one in check(done.url, done.root, options)}
+
+
+@pytest.mark.parametrize(("grace_s", "told"), [(3_600.0, False), (100.0, False), (40.0, True), (0.0, True)])
+def test_a_file_that_no_row_knows_is_told_once_it_is_older_than_the_settings_say(
+    done: Finished, monkeypatch: pytest.MonkeyPatch, grace_s: float, told: bool
+) -> None:
+    data = b"nobody knows me"
+    path = done.root / "default" / "default" / sha256(data)[:2] / sha256(data)
+    path.parent.mkdir(exist_ok=True)
+    done.write(path, data)
+    lstat = os.lstat
+
+    def older(found: os.PathLike[str]) -> os.stat_result:
+        """The time of a change of its name, which no call can set."""
+        whole = list(lstat(found))
+        whole[8] = whole[9] = int(time.time()) - 60
+        return os.stat_result(whole)
+
+    monkeypatch.setattr(os, "lstat", older)
+    found = codes(done, Options(file_grace_s=grace_s))
+    assert ("file_unknown" in found) is told
+    assert "file_unknown" in codes(done, Options(strict=True, file_grace_s=grace_s))
+
+
+@pytest.mark.parametrize(("age_s", "told"), [(3_600.0, False), (100.0, False), (40.0, True)])
+def test_a_part_that_nobody_wants_is_told_once_it_is_older_than_the_settings_say(
+    done: Finished, age_s: float, told: bool
+) -> None:
+    part = done.root / ".staging" / "default" / f"{'0' * 16}.part"
+    part.parent.mkdir(parents=True, exist_ok=True)
+    part.write_bytes(b"x")
+    os.utime(part, (time.time() - 60, time.time() - 60))
+    assert ("stray_part" in codes(done, Options(part_age_s=age_s))) is told
+    assert "stray_part" in codes(done, Options(strict=True, part_age_s=age_s))
+
+
+# ── which store it is ─────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("mark", [None, "another", ""])
+def test_a_store_that_is_not_the_one_on_record_is_not_checked(done: Finished, mark: str | None) -> None:
+    (done.root / ".dlpipe-store").unlink()
+    if mark is not None:
+        (done.root / ".dlpipe-store").write_text(mark)
+    with pytest.raises(StoreNotOurs):
+        codes(done, Options())
+
+
+def test_a_store_that_no_ledger_has_marked_yet_is_checked(database: SqlDatabase, tmp_path: Path) -> None:
+    done = Finished(database, tmp_path)
+    with database.engine.begin() as connection:
+        connection.exec_driver_sql("DELETE FROM stores")
+    (done.root / ".dlpipe-store").unlink()
+    assert codes(done, Options(strict=True)) == set()

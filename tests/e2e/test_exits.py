@@ -5,6 +5,7 @@ A row per command and number. A new command is found in the command table, and h
 
 from __future__ import annotations
 
+import os
 import shutil
 import signal
 import socket
@@ -74,6 +75,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
             "artifact": by_status["completed"]["artifact_uuid"],
             "unknown": UNKNOWN,
         }
+        (folder / "none.csv").write_text("url,path\n")
+        (folder / "lost.csv").write_text("url,path\nhttps://files.example/old.bin,lost.bin\n")
         (folder / "bad.txt").write_text("ftp://files.example/x\n")
         yield made
         for child in made.command.started:
@@ -167,6 +170,27 @@ def _interrupted(words: str) -> Callable[[Place], int]:
     return run
 
 
+def _while_it_looks(place: Place) -> int:
+    child = place.command.start("top", "--every", "0.2", "--json")
+    assert child.stdout is not None
+    assert child.stdout.readline().startswith("{")
+    child.send_signal(signal.SIGINT)
+    child.communicate(timeout=60)
+    return child.returncode
+
+
+def _mostly_unknown(place: Place) -> int:
+    """A ledger that knows none of the files: a dry run says that --delete would be refused."""
+    copy = place.copy("unknown")
+    folder = copy.home / "store" / "default" / "default" / "ff"
+    folder.mkdir(parents=True, exist_ok=True)
+    for number in range(200):
+        file = folder / f"{'f' * 61}{number:03}.bin"
+        file.write_bytes(b"x")
+        os.utime(file, (0, 0))
+    return copy.run("gc", "--unknown", "--grace", "0s").code
+
+
 def _while_fetching(place: Place) -> int:
     url = place.web.put("/slow.bin", bytes(1 << 22), hold_at=1 << 20)
     child = place.command.start("fetch", url)
@@ -258,6 +282,22 @@ SITUATIONS: dict[str, dict[int, Situation]] = {
     },
     "migrate": {0: "migrate", 1: ("migrate", DEAD_DATABASE), 2: _newer("migrate")},
     "doctor": {0: "doctor", 1: ("doctor", DEAD_REDIS), 2: ("doctor", {"DLPIPE_BOGUS": "1"})},
+    "replay": {0: "replay --host nowhere.example", 1: "replay {unknown}", 2: "replay {done} --from head"},
+    "top": {0: "top --once", 2: "top --every 0", 130: _while_it_looks},
+    "metrics": {0: "metrics", 1: ("metrics", DEAD_DATABASE), 2: "metrics all"},
+    "purge": {
+        0: "purge --older-than 10y",
+        1: ("purge --older-than 10y", DEAD_DATABASE),
+        2: "purge",
+        130: _interrupted("purge --older-than 10y"),
+    },
+    "gc": {0: "gc", 1: _mostly_unknown, 2: "gc --delete --dry-run", 130: _interrupted("gc")},
+    "backfill": {
+        0: "backfill {folder}/none.csv",
+        1: "backfill {folder}/lost.csv",
+        2: "backfill",
+        130: _interrupted("backfill {folder}/lost.csv"),
+    },
     "completion": {0: "completion bash", 2: "completion tcsh"},
 }
 

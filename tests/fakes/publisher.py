@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dlpipe.core.ports import Hint
+from dlpipe.core import flow
+from dlpipe.core.flow import Queue
+from dlpipe.core.ports import Hint, Queued
 
 
 class FakePublisher:
@@ -15,6 +17,8 @@ class FakePublisher:
         self.queue: list[Hint] = []
         self.error: Exception | None = None
         self.tells = True
+        self.junk: dict[Queue, int] = {}
+        """Messages of other kinds, by the queue in which they lie."""
 
     def publish(self, hints: Sequence[Hint]) -> None:
         if self.error is not None:
@@ -23,5 +27,14 @@ class FakePublisher:
         self.sent += wanted
         self.queue += wanted
 
-    def waiting(self) -> int | None:
-        return len(self.queue) if self.tells else None
+    def waiting(self) -> list[Queued] | None:
+        """A message goes to the queue of the first of its stages."""
+        if not self.tells:
+            return None
+        return [
+            Queued(
+                frozenset(row.name for row in flow.STAGES if row.queue is queue),
+                self.junk.get(queue, 0) + sum(hint.stages[0].queue is queue for hint in self.queue),
+            )
+            for queue in (Queue.NET, Queue.DISK)
+        ]

@@ -47,6 +47,8 @@ failures = st.sampled_from([
 
 
 LATE_FAILURES = 20
+TAKEN_BACK = [(0, "begins"), (1, ""), (2, ""), (2, "begins"), (3, ""), (0, "fails")]
+"""How many stages of a further run are done, and whether the next one has begun, when it is canceled."""
 
 
 class Machine(RuleBasedStateMachine):
@@ -92,10 +94,7 @@ class Machine(RuleBasedStateMachine):
             self.moves.refresh(job, OWN)
 
     def _next(self, job: Job) -> Work | None:
-        # Of the stage whose claim enters its state, only the ledger knows whether it is done.
-        streamed = job.latest("STREAM") if job.state == "STREAMING" and job.due == "no" else None
-        stage = "finalize" if streamed and streamed.run == job.run else job.next_stage()
-        return self.moves.deliver(job, stage, job.next_run())
+        return self.moves.deliver(job, job.next_stage(), job.next_run())
 
     def _end(self, fate: str, job: Job, work: Work, sha: str, failure: Failure, chance: float) -> None:
         match fate:
@@ -207,6 +206,35 @@ class Machine(RuleBasedStateMachine):
                 break
             self.moves.finish(work, sha)
             self.moves.check()
+
+    @rule(number=which, sha=shas)
+    def take_back(self, number: int, sha: str) -> None:
+        """A finished job is refreshed, and canceled when that has come so far; by turns, from wherever it can be."""
+        job = self.slots[number]
+        turn = self.moves.counts["taken back"]
+        skips, (stages, begins) = turn % 2 == 0, TAKEN_BACK[turn // 2 % len(TAKEN_BACK)]
+        if turn >= 4 * len(TAKEN_BACK):
+            return
+        while not job.ended and (work := self._next(job)) is not None:
+            self.moves.check()
+            self.moves.finish(work, sha, skips=skips)
+            self.moves.check()
+        if not job.ended or job.state != ("SKIPPED_DUPLICATE" if skips else "DEDUPED"):
+            return
+        self.moves.refresh(job, OWN)
+        self.moves.check()
+        for left in range(stages + (begins != "")):
+            work = self._next(job)
+            self.moves.check()
+            if work is None:
+                return
+            if left < stages:
+                self.moves.finish(work, sha)
+            elif begins == "fails":
+                self.moves.fail(work, Retryable("x", code="http_5xx"), 0.0)
+            self.moves.check()
+        self.moves.cancel(job, OWN)
+        self.moves.counts["taken back"] += 1
 
     @rule(number=which, kind=st.sampled_from(["lost", "lost", "seen before", "mend"]), sha=shas)
     def files(self, number: int, kind: str, sha: str) -> None:

@@ -15,6 +15,7 @@ import obstore
 import pytest
 import sqlalchemy as sa
 
+from dlpipe.store.objects import MARKER
 from tests.fleet import QUICK, Fleet
 from tests.objectserver import SECRET, ObjectServer, contents
 from tests.servers import Valkey
@@ -43,6 +44,11 @@ def command(fleet: Fleet, *words: str) -> tuple[int, str, str]:
     argv = [sys.executable, "-m", "dlpipe", *words]
     done = subprocess.run(argv, env=fleet.env, cwd=fleet.cwd, capture_output=True, text=True, timeout=60)
     return done.returncode, done.stdout, done.stderr
+
+
+def blobs_in(server: ObjectServer, url: str) -> dict[str, bytes]:
+    """All but the mark of the store."""
+    return {path: body for path, body in contents(server.bucket(url).store).items() if path != MARKER}
 
 
 def assert_clean(fleet: Fleet) -> None:
@@ -117,12 +123,12 @@ def test_a_worker_killed_around_an_upload_is_followed_by_one_that_ends_it(
     first = fleet.worker("first", DLPIPE_CRASH_POINT=point)
     fleet.plan([address])
     fleet.until(lambda: not first.lives, "the worker to die")
-    there = bool(contents(object_server.bucket(url).store))
+    there = bool(blobs_in(object_server, url))
     assert there is (point != "objects.before_put")
     fleet.worker("second")
     fleet.beat()
     fleet.until(lambda: fleet.done() == 1, "the job to end")
-    assert contents(object_server.bucket(url).store) == {f"default/default/{sha256(body)[:2]}/{sha256(body)}.bin": body}
+    assert blobs_in(object_server, url) == {f"default/default/{sha256(body)[:2]}/{sha256(body)}.bin": body}
     if point != "objects.after_unlink":
         assert len(web.gets("/a.bin")) == 1  # nothing was fetched again
     fleet.until(lambda: staged(fleet.home / "store") == [], "the part to be gone")
@@ -152,7 +158,7 @@ def test_while_the_server_is_away_jobs_wait_and_then_go_on(broker: Valkey, web: 
             fleet.beat()
             fleet.until(lambda: fleet.done() == 1, "the job to end", worker)
             assert len(web.gets("/a.bin")) == 1
-            assert list(contents(server.bucket(url).store).values()) == [body]
+            assert list(blobs_in(server, url).values()) == [body]
             assert_clean(fleet)
 
 
@@ -164,7 +170,7 @@ def test_lost_and_damaged_objects_are_brought_again_and_the_checker_says_which(
     fleet.plan(addresses)
     fleet.until(lambda: fleet.done() == 3, "the files")
     bucket = object_server.bucket(url)
-    before = contents(bucket.store)
+    before = blobs_in(object_server, url)
     lost, damaged, whole = sorted(before)
     bucket.delete(lost)
     obstore.put(bucket.store, damaged, b"!" + before[damaged][1:])

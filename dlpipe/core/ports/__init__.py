@@ -5,8 +5,19 @@ One contract suite in tests/contract/ runs on every adapter and fake of a port.
 
 from dlpipe.core.ports.blobs import Adopted, BlobStore, Foreign, Part, Staged, Staging, StoredFile
 from dlpipe.core.ports.jobs import Backlog, Claim, Claimed, Held, Hint, Jobs, Owned, Past, Refused
-from dlpipe.core.ports.leases import Lease, Leases, Progress, Publisher, Reservations, Watch
-from dlpipe.core.ports.ledger import Cursors, Database, Figures, FirstCopy, KnownBlob, Ledger, Registry, StartedOp, Unit
+from dlpipe.core.ports.leases import Lease, Leases, Progress, Publisher, Queued, Reservations, Watch
+from dlpipe.core.ports.ledger import (
+    Cursors,
+    Database,
+    Figures,
+    FirstCopy,
+    KnownBlob,
+    Ledger,
+    Registry,
+    StartedOp,
+    Stores,
+    Unit,
+)
 from dlpipe.core.ports.sources import Answer, Flips, Source, TorrentClient
 from dlpipe.core.ports.telemetry import Telemetry
 
@@ -35,6 +46,7 @@ __all__ = [
     "Past",
     "Progress",
     "Publisher",
+    "Queued",
     "Refused",
     "Registry",
     "Reservations",
@@ -43,6 +55,7 @@ __all__ = [
     "Staging",
     "StartedOp",
     "StoredFile",
+    "Stores",
     "Telemetry",
     "TorrentClient",
     "Unit",

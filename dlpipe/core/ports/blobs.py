@@ -97,8 +97,11 @@ class Part(Protocol):
     def verify_pieces(self) -> list[tuple[int, int]]:
         """Re-hash the pieces ahead of the offset, forget those that are wrong; answer (start, end) of the others."""
 
-    def finish(self) -> tuple[str, int, int]:
-        """Make all bytes durable; answer (sha256, size, milliseconds of fsync)."""
+    def finish(self, *, length_unproven: bool = False) -> tuple[str, int, int]:
+        """Make all bytes durable; answer (sha256, size, milliseconds of fsync).
+
+        Whoever finds them whole is told whether nothing but the end of the connection says that they are.
+        """
 
     def read(self, offset: int, size: int) -> bytes:
         """Bytes held, at most up to the offset where the next one goes."""
@@ -158,6 +161,15 @@ class BlobStore(Protocol):
 
     def owns(self, pointer: str) -> bool:
         """Is it a pointer of this store, whatever there is at it?"""
+
+    def marker(self) -> str | None:
+        """The id that the store bears, so that another or an empty place is not taken for it; None: it bears none."""
+
+    def mark(self, store_id: str) -> str:
+        """Let the store bear this id, durably, unless it bears one; answer which it bears. Many may do it at once."""
+
+    def others(self) -> Sequence[BlobStore]:
+        """Stores behind this one that keep files from before, and get no new ones."""
 
     def place(self, tenant: str, project: str, sha256: str, ext: str) -> Place: ...
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol
@@ -106,11 +106,14 @@ class Backlog(Protocol):
     def in_flight(self) -> Mapping[str, int]:
         """How many jobs of each host are under way or have a message outstanding."""
 
-    def waiting(self) -> int:
-        """How many jobs wait for a message that was sent: published, held by nobody."""
+    def waiting(self) -> Mapping[str, int]:
+        """How many jobs wait for a message that was sent (published, held by nobody), by the stage that is next."""
 
-    def take_lost(self, limit: int, lost_after_s: float) -> list[Hint]:
-        """Mark as published again the jobs whose message must be lost: sent long ago, held by nobody."""
+    def take_lost(self, limit: int, lost_after_s: float, stages: Collection[str]) -> list[Hint]:
+        """Mark as published again the jobs whose message for one of these stages must be lost.
+
+        That is: sent long ago, held by nobody; the oldest first.
+        """
 
     def unpublish(self, job_ids: Sequence[str]) -> None:
         """The messages could not be sent: the jobs are as if never published."""
@@ -164,7 +167,9 @@ class Owned(Protocol):
     def cancel(self, job_id: str) -> Status | None:
         """Cancel if the table allows it; the status afterwards; None for an unknown or foreign id.
 
-        A further run that a job at a good end waits for is taken back, and the job stays at its end.
+        A further run of a job that had come to a good end is taken back, also when it has begun: the job is at that
+        end again, with the results that it had. From FINALIZED on it goes through: a job that has a result is never
+        canceled.
         """
 
     def retry(self, job_id: str) -> Status | None:

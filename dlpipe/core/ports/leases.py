@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import Protocol
 
 from dlpipe.core.ports.jobs import Hint
@@ -40,13 +41,21 @@ class Leases(Protocol):
         """Release in the name of a holder that is certainly gone; a foreign lease stays untouched."""
 
 
+@dataclass(frozen=True, slots=True)
+class Queued:
+    """One queue: the stages whose messages go through it, and how many messages wait in it, of whatever kind."""
+
+    stages: frozenset[str]
+    messages: int
+
+
 class Publisher(Protocol):
     """Sends hints. A hint may be lost or doubled without harm. BrokerUnavailable when it could not be sent."""
 
     def publish(self, hints: Sequence[Hint]) -> None: ...
 
-    def waiting(self) -> int | None:
-        """How many messages wait to be taken; None when the broker cannot tell."""
+    def waiting(self) -> Sequence[Queued] | None:
+        """How many messages wait to be taken, queue by queue; None when the broker cannot tell."""
 
 
 class Progress(Protocol):

@@ -145,6 +145,18 @@ class Figures(Protocol):
         """Reads whole tables: not to be asked for often."""
 
 
+class Stores(Protocol):
+    """Which store belongs to this ledger: the id in its marker, by backend (ADR 29)."""
+
+    def get(self, backend: str) -> str | None: ...
+
+    def add(self, backend: str, store_id: str) -> str:
+        """Record it unless one is recorded; answer which one is."""
+
+    def put(self, backend: str, store_id: str) -> None:
+        """Record it instead of whatever was: only when somebody says so."""
+
+
 class Unit(Protocol):
     """One transaction and the repositories that share it."""
 
@@ -158,6 +170,8 @@ class Unit(Protocol):
     def registry(self) -> Registry: ...
     @property
     def cursors(self) -> Cursors: ...
+    @property
+    def stores(self) -> Stores: ...
     @property
     def torrents(self) -> Downloads: ...
     @property

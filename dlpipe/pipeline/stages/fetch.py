@@ -58,7 +58,9 @@ class Fetch:
     def run(self, *, all_held: bool) -> None:
         """Bring the file; when an earlier run brought all of it, its bytes were hashed again and nothing is asked."""
         try:
-            if all_held:
+            unproven = all_held and self._is_unproven()
+            if all_held and (self._policy.accept_unproven_length or not unproven):
+                self.length_unproven = unproven
                 self._bodies.check_size(self._part.offset)  # another job may have brought it, with another limit
                 self.resumed_from = self._part.offset
                 self.content_type = self._head.content_type
@@ -75,6 +77,11 @@ class Fetch:
         except LeaseLost:
             self._vouch()
             raise
+
+    def _is_unproven(self) -> bool:
+        """Does only the end of a connection say that what is held is the whole file?"""
+        facts = self._part.facts
+        return facts is not None and facts.length_unproven and self._job.expected_sha256 is None
 
     def _from_any(self) -> None:
         facts = self._part.facts if self._part.offset else None

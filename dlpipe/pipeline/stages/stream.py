@@ -43,7 +43,7 @@ class Stream(Stage):
             if decided.decision == "discard" or _is_promised_to_another(part, job):
                 held = part.rewind(0)  # pieces further on are thrown away as well
             fetch.run(all_held=decided.decision == "complete" and held == decided.range_start)
-            _, size, fsync_ms = part.finish()
+            _, size, fsync_ms = part.finish(length_unproven=fetch.length_unproven)
             crash_point("stream.finished")
             facts = part.facts
             self.deps.progress.clear(job.job_id)

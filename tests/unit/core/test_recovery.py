@@ -34,6 +34,25 @@ def test_a_server_that_asks_for_time_is_given_it() -> None:
     assert decided(Retryable("busy", code="http_429", after_s=90.0)).due_after_s == 90.0
 
 
+DAY = 86_400.0
+
+
+@pytest.mark.parametrize("code", ["retry_after", "host_cooling_down"])
+def test_a_server_that_puts_a_job_off_again_and_again_loses_it_in_the_end(code: str) -> None:
+    failure = Postponed("later", code=code, after_s=7.0)
+    waits = after_failure(failure, State.LEASED, 0, "d", 0.5, POLICY, 7 * DAY)
+    assert waits == FailureWrite(code, "later", "d", 7.0, uses_attempt=False, put_off=True)
+    ends = after_failure(failure, State.LEASED, 0, "d", 0.5, POLICY, 7 * DAY + 1)
+    assert (ends.code, ends.due_after_s) == ("postponed_too_long", None)
+    assert "7.0 days" in ends.message
+
+
+@pytest.mark.parametrize("code", ["host_busy", "host_circuit_open", "part_busy", "no_space", "store_not_mounted"])
+def test_waits_for_which_no_server_asks_have_no_such_end(code: str) -> None:
+    write = after_failure(Postponed("not yet", code=code, after_s=7.0), State.LEASED, 0, "d", 0.5, POLICY, 700 * DAY)
+    assert write == FailureWrite(code, "not yet", "d", 7.0, uses_attempt=False)
+
+
 @pytest.mark.parametrize("attempts", [0, 2, 99])
 def test_a_postponed_job_waits_however_often_and_uses_no_attempt(attempts: int) -> None:
     write = decided(Postponed("not yet", code="part_busy", after_s=7.0), attempts)

@@ -97,6 +97,12 @@ def test_owners_may_refresh_at_a_good_end_and_take_that_back() -> None:
     assert states.refreshable() == states.withdrawable() == {S.DEDUPED, S.SKIPPED_DUPLICATE}
 
 
+def test_a_further_run_is_withdrawn_to_a_good_end_until_the_new_file_is_in_its_place() -> None:
+    assert states.can_go_back() == {S.LEASED, S.HEAD_DONE, S.RESUME_OK, S.STREAMING, S.FAILED}
+    for state in states.can_go_back():
+        assert states.targets(state, Moment.WITHDRAW) == {S.DEDUPED, S.SKIPPED_DUPLICATE}
+
+
 def test_failed_is_left_only_by_a_new_run_another_failure_cancel_or_retry() -> None:
     assert {(s.target, s.moment) for s in TABLE if s.source is S.FAILED} == {
         (S.LEASED, Moment.START),
@@ -104,6 +110,8 @@ def test_failed_is_left_only_by_a_new_run_another_failure_cancel_or_retry() -> N
         (S.CANCELED, Moment.CANCEL),
         (S.FAILED, Moment.RETRY),
         (S.INDEXED, Moment.RETRY),
+        (S.DEDUPED, Moment.WITHDRAW),
+        (S.SKIPPED_DUPLICATE, Moment.WITHDRAW),
     }
 
 

@@ -30,6 +30,10 @@ CASES: list[tuple[Situation, dict[str, Any], dict[str, Any], Surroundings, list[
      ["done since 2026-01-02 03:04:00 UTC", "artifact u1", "dlpipe refresh"]),
     (Situation.COMPLETED, {"status": "completed", "artifacts": ("u1", "u2")}, {}, FREE, ["2 artifacts, the newest u2"]),
     (Situation.SKIPPED, {"status": "skipped", "artifacts": ("u1",)}, {}, FREE, ["without fetching", "dlpipe refresh"]),
+    (Situation.COMPLETED, {"status": "completed", "artifacts": ("u1",), "run": 2, "withdrawn_run": 2}, {}, FREE,
+     ["registered as artifact u1", "(run 2) was canceled on 2026-01-02 03:04:00 UTC", "dlpipe refresh"]),
+    (Situation.SKIPPED, {"status": "skipped", "artifacts": ("u1",), "run": 2, "withdrawn_run": 2}, {}, FREE,
+     ["(run 2) was canceled"]),
     (Situation.FAILED, {"status": "failed", "failed_at": AGO, **ERROR}, {}, FREE,
      ["for good", "the server answered 503 [http_503] (debug id d1)", "dlpipe retry J"]),
     (Situation.CANCELED, {"status": "canceled"}, {}, FREE, ["was canceled", "another artifact id"]),
@@ -82,6 +86,11 @@ def test_each_situation_is_told_with_its_reason_and_what_follows(
     assert [word for word in words if word not in why.text] == []
     assert why.text.endswith(".")
     assert "None" not in why.text
+
+
+def test_a_later_run_is_not_said_to_be_the_one_that_was_canceled() -> None:
+    view = {"status": "completed", "artifacts": ("u1",), "run": 3, "withdrawn_run": 2, "state": State.DEDUPED}
+    assert "canceled" not in explain(standing(view, {}), FREE).text
 
 
 def test_the_table_has_every_situation() -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from dlpipe.core.errors import DlpipeError
+from dlpipe.core.flow import Queue
 from dlpipe.pipeline import dispatch
+from dlpipe.pipeline.reconcile import reconcile
 from tests.world import World
 
 
@@ -80,6 +82,34 @@ def test_a_message_is_lost_only_when_the_broker_holds_fewer_than_wait(world: Wor
     world.publisher.queue.clear()
     assert dispatch.dispatch_lost(world.deps) == 2
     assert dispatch.dispatch_lost(world.deps) == 0  # sent again just now
+
+
+def test_what_lies_in_one_queue_hides_no_loss_in_another(world: World) -> None:
+    world.source.put("http://files.example/a", b"abc")
+    placed = world.plan("http://files.example/a")
+    dispatch.dispatch(world.deps)
+    world.publisher.queue.clear()
+    world.run_to("index", placed)
+    world.age(placed)
+    world.publisher.junk = {Queue.NET: 100}  # such as messages of torrents, or doubled ones
+    assert dispatch.dispatch_lost(world.deps) == 1
+    assert [row.name for row in world.publisher.queue[-1].stages] == ["index", "dedupe"]
+
+
+def test_a_loss_in_one_queue_sends_nothing_again_that_lies_in_another(world: World) -> None:
+    world.source.put("http://files.example/a", b"abc")
+    placed = world.plan("http://files.example/a")
+    dispatch.dispatch(world.deps)
+    world.publisher.queue.clear()
+    world.run_to("finalize", placed)
+    fresh = jobs(world, 1)[0]
+    dispatch.dispatch(world.deps)
+    world.age(placed)
+    world.age(fresh)  # it waits as long, and its message is there
+    assert reconcile(world.deps, dry_run=True).lost_messages == 1
+    assert dispatch.dispatch_lost(world.deps) == 1
+    assert [hint.job_id for hint in world.publisher.queue] == [fresh, placed]
+    assert dispatch.dispatch_lost(world.deps) == 0
 
 
 def test_while_the_broker_cannot_tell_nothing_counts_as_lost(world: World) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,14 @@ from dlpipe.core.flow import OpType
 from dlpipe.core.model import ArtifactRecord, Fault, Scope
 from dlpipe.core.ports import Claimed
 from dlpipe.core.states import State, Status
+from dlpipe.core.why import Surroundings, explain
 from dlpipe.db.clock import after
 from dlpipe.db.schema import url_index
 from dlpipe.pipeline import planner, wishes
+from dlpipe.pipeline.reconcile import reconcile
+from dlpipe.pipeline.runner import Dropped
+from tests.checker import findings
+from tests.fakes.source import Says
 from tests.world import World, sha256, some_bytes
 
 URL = "http://files.example/a.bin"
@@ -410,3 +416,59 @@ def test_a_file_that_is_back_shares_its_bytes_again(world: World, job: str) -> N
     world.drive()
     assert world.state(other) is State.DEDUPED
     assert path_of(world, theirs).stat().st_ino == path_of(world, ours).stat().st_ino
+
+
+# ── taken back after it has begun (JOB-9) ─────────────────────────────────────────────────────────
+
+
+def wrong(world: World) -> list[str]:
+    return [str(one) for one in findings(str(world.database.url), world.root)]
+
+
+@pytest.mark.parametrize("skipped", [False, True])
+@pytest.mark.parametrize("upto", ["head", "resume_decide", "stream", "finalize"])
+def test_a_canceled_refresh_leaves_a_finished_job_with_what_it_had(
+    world: World, job: str, upto: str, skipped: bool
+) -> None:
+    if skipped:
+        job = world.fetch(URL, artifact_id="again")
+        assert world.state(job) is State.SKIPPED_DUPLICATE
+    was, had = world.view(job), world.artifacts(job)
+    world.source.put(URL, NEW, etag='"newer"')
+    wishes.refresh(world.deps, Scope(), job)
+    if upto == "head":
+        world.leave_claimed("head", job, run=2)
+    else:
+        world.run_to(upto, job, run=2)
+    assert wishes.cancel(world.deps, Scope(), job) is was.status
+    world.publisher.queue.clear()
+    world.drive()
+    now = world.view(job)
+    assert (now.state, now.status, now.progress, now.error_code) == (was.state, was.status, 100, None)
+    assert (world.artifacts(job), now.completed_at) == (had, was.completed_at)
+    with world.database.read() as unit:
+        standing = unit.owned(Scope()).standing(job)
+    assert standing is not None
+    assert "(run 2) was canceled" in explain(standing, Surroundings()).text
+    world.policy(heal=replace(world.deps.policy.heal, part_age_s=0.0))
+    reconcile(world.deps)  # it marks what the worker had begun, and removes the part that nobody wants any more
+    assert wrong(world) == []
+    refresh(world, job)
+    assert [one.sha256 for one in world.artifacts(job)] == [sha256(OLD), sha256(NEW)]
+    assert wrong(world) == []
+
+
+def test_the_worker_of_a_canceled_refresh_stops_and_records_nothing(world: World, job: str) -> None:
+    had = world.artifacts(job)
+    world.source.put(URL, NEW, etag='"newer"')
+    wishes.refresh(world.deps, Scope(), job)
+    world.run_to("stream", job, run=2)
+    canceled: list[Status | None] = []
+
+    def cancel() -> None:
+        canceled.append(wishes.cancel(world.deps, Scope(), job))
+
+    world.source.script(URL, Says(body=[NEW[:500], cancel, NEW[500:]]))
+    assert world.run("stream", job, run=2) == Dropped("lease_lost")
+    assert canceled == [Status.COMPLETED]
+    assert (world.state(job), world.artifacts(job)) == (State.DEDUPED, had)

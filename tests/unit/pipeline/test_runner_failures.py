@@ -36,6 +36,28 @@ def job(world: World) -> str:
 # ── failures ───────────────────────────────────────────────────────────────────────────────
 
 
+def test_a_server_that_always_says_later_loses_the_job_in_the_end(world: World, job: str) -> None:
+    later = Postponed("files.example: later", code="retry_after", after_s=3600.0)
+    for run in range(1, 20):
+        world.source.fail_head(URL, later)
+        outcome = world.run("head", job, run)
+        assert isinstance(outcome, Failed)
+        if outcome.due_after_s is None:
+            break
+        assert (outcome.code, world.row(job).attempts) == ("retry_after", 0)
+        # As if a day had passed.
+        world.sql("UPDATE artifact_jobs SET postponed_since = postponed_since - 86400000")
+        world.make_due(job)
+    assert run == 8  # after the first wait, seven days of them
+    view = world.view(job)
+    assert (view.status, view.error_code) == (Status.FAILED, "postponed_too_long")
+    with world.database.write() as unit:
+        unit.owned(Scope()).retry(job)
+    again = world.run("head", job, 9)
+    assert isinstance(again, Failed)
+    assert again.due_after_s is not None  # whoever retries it gives it as long again
+
+
 class Flaky:
     """A database that does not answer the n-th write."""
 

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
 
+from dlpipe.core import crash
 from dlpipe.core.errors import Permanent, Retryable
 from dlpipe.core.model import Scope
 from dlpipe.core.states import State, Status
+from dlpipe.pipeline.reconcile import reconcile
 from dlpipe.pipeline.runner import Done, Failed
 from tests.fakes.source import Says
 from tests.world import World, sha256, some_bytes
@@ -152,6 +156,46 @@ def test_a_body_without_a_length_needs_a_proof(world: World) -> None:
         world.source.script(url, Says(without=("Content-Length",)))
         job = world.fetch(url, sha256=None if number == 4 else sha256(BODY))
         assert world.streamed(job)["length_unproven"] is False
+
+
+class Died(BaseException):
+    """The process ended here."""
+
+
+@contextmanager
+def dying_at(point: str) -> Iterator[None]:
+    def die(name: str) -> None:
+        if name == point:
+            raise Died
+
+    crash.arm(die)
+    try:
+        with pytest.raises(Died):
+            yield
+    finally:
+        crash.arm(None)
+
+
+@pytest.mark.parametrize("accepted", [True, False])
+@pytest.mark.parametrize("known", [True, False])
+def test_that_nothing_proves_the_length_is_known_after_a_crash(world: World, accepted: bool, known: bool) -> None:
+    world.source.put(URL, BODY, head=False)
+    world.source.script(URL, *[Says(without=("Content-Length",))] * 4)
+    world.stream_policy(accept_unproven_length=True)
+    job = world.plan(URL, sha256=sha256(BODY) if known else None)
+    world.run_to("stream", job)
+    with dying_at("stream.finished"):
+        world.run("stream", job)
+    world.leases.held.clear()
+    world.expire(job)
+    world.stream_policy(accept_unproven_length=accepted)
+    reconcile(world.deps)
+    world.drive()
+    if accepted or known:
+        assert len(world.source.gets(URL)) == 1
+        assert world.streamed(job)["length_unproven"] is not known
+    else:  # what was accepted under another setting is asked for again
+        assert world.view(job).error_code == "length_unproven"
 
 
 def test_answers_that_do_not_fit_together_are_given_up_after_a_few(world: World) -> None:

@@ -13,6 +13,7 @@ from dlpipe.core import about
 from dlpipe.core.errors import LedgerUnavailable, Permanent, Postponed, Retryable, StageFailure
 from dlpipe.core.events import Event, HintsSent, MessageDropped, RoundEnded, StageFailed, StageRecorded, StageReplayed
 from dlpipe.core.ports import Held, Unit
+from dlpipe.pipeline import stores
 from dlpipe.pipeline.reconcile import reconcile
 from dlpipe.pipeline.round import Round
 from dlpipe.pipeline.runner import Dropped
@@ -61,7 +62,7 @@ def test_a_message_that_comes_again_is_a_replay(world: World, told: Told, job: s
 def test_an_op_that_an_earlier_run_finished_is_a_replay(world: World, told: Told, job: str) -> None:
     """The row of FINALIZE, INDEX and DEDUPE is there already: nothing is recorded a second time."""
     world.drive()
-    blob = next(path for path in world.root.rglob("*") if path.is_file() and ".staging" not in path.parts)
+    blob = next(path for path in (world.root / "acme").rglob("*") if path.is_file())
     blob.chmod(0o600)
     blob.unlink()
     world.policy(heal=replace(world.deps.policy.heal, items=100))
@@ -158,6 +159,7 @@ def test_lines_of_a_stage_are_about_its_job_and_request(
         def emit(self, record: logging.LogRecord) -> None:
             seen.append((dict(about.current()), record.getMessage(), getattr(record, "fields", {})))
 
+    stores.recognise(world.deps)
     log, look = logging.getLogger("dlpipe.pipeline"), Look()
     log.addHandler(look)
     try:

@@ -10,6 +10,7 @@ import pytest
 
 from dlpipe.core.errors import LeaseUnavailable, LedgerUnavailable
 from dlpipe.core.model import Scope
+from dlpipe.core.ports import Queued
 from dlpipe.core.top import HostState, LastRound, Snapshot
 from dlpipe.pipeline.top import AWAY_S, BROKER_EVERY_S, Watcher
 from tests.world import World
@@ -42,9 +43,9 @@ class Broker:
 
     def publish(self, hints: Any) -> None: ...
 
-    def waiting(self) -> int | None:
+    def waiting(self) -> list[Queued] | None:
         self.asked += 1
-        return self.depth
+        return None if self.depth is None else [Queued(frozenset({"head"}), 3), Queued(frozenset(), self.depth - 3)]
 
 
 class Table:

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import queue
+import sys
 import threading
+from collections.abc import Callable
+from functools import partial
+from types import FrameType
+from typing import Any
 
 import pytest
 
+from dlpipe.store import behind as module
 from dlpipe.store.behind import BLOCKS, Behind
 
 DEADLINE_S = 20.0
@@ -90,7 +96,10 @@ def test_blocks_that_waited_when_something_went_wrong_are_not_worked_on_after_it
             told.wait(0.5)
 
     behind = Behind(work)
-    behind._done = Slow()
+    slow = Slow()
+    for _ in range(BLOCKS):
+        queue.SimpleQueue.put(slow, behind._free.get())
+    behind._free = slow
     for n in range(BLOCKS):
         give(behind, bytes([n]))
     with pytest.raises(Trouble):
@@ -106,3 +115,82 @@ def test_a_block_that_was_not_handed_over_is_lent_again_and_foreign_bytes_are_re
     assert behind.buffer() is behind.buffer()
     assert not behind.hand_over(memoryview(b"foreign"))
     behind.close()
+
+
+class Interrupt(BaseException):
+    """As Ctrl-C is raised: between any two steps of who fills the blocks."""
+
+
+def interrupted_at(line: int, act: Callable[[], object]) -> bool:
+    """Run `act` with an exception in front of the n-th line that it comes to in the module; False: it has fewer."""
+    left = line
+
+    def trace(frame: FrameType, event: str, _: object) -> Any:
+        nonlocal left
+        if not frame.f_code.co_filename.endswith("behind.py"):
+            return None
+        if event == "line":
+            left -= 1
+            if left == 0:
+                raise Interrupt
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        act()
+    except Interrupt:
+        return True
+    finally:
+        sys.settrace(before)
+    return False
+
+
+@pytest.mark.parametrize("what", ["give", "settle"])
+def test_wherever_the_filling_side_is_interrupted_nobody_waits_for_ever(
+    what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "LOOK_S", 0.01)
+    for line in range(1, 50):
+        behind = Behind(lambda data: None)
+        for n in range(2 * BLOCKS):
+            give(behind, bytes([n]))
+        act = partial(give, behind, b"x") if what == "give" else behind.settle
+        hit = [interrupted_at(line, act) for _ in range(3 * BLOCKS)]
+        after = threading.Thread(target=_go_on, args=(behind,), daemon=True)
+        after.start()
+        after.join(DEADLINE_S)
+        assert not after.is_alive(), f"interrupted in front of line {line}"
+        if not any(hit):
+            return
+    raise AssertionError("the module has grown")
+
+
+def _go_on(behind: Behind) -> None:
+    behind.settle()
+    for n in range(2 * BLOCKS):
+        give(behind, bytes([n]))
+    behind.settle()
+    behind.close()
+
+
+def test_no_block_is_lent_while_it_is_worked_on_wherever_the_filling_side_was_interrupted() -> None:
+    for line in range(1, 50):
+        go = threading.Event()
+        kept: list[bool] = []
+
+        def work(data: memoryview, go: threading.Event = go, kept: list[bool] = kept) -> None:
+            before = bytes(data)
+            go.wait(DEADLINE_S)
+            kept.append(bytes(data) == before)
+
+        behind = Behind(work)
+        hit = interrupted_at(line, partial(give, behind, b"first"))
+        behind.buffer()[:5] = b"other"
+        go.set()
+        behind.settle()
+        assert all(kept), f"interrupted in front of line {line}"
+        behind.close()
+        if not hit:
+            return
+    raise AssertionError("the module has grown")

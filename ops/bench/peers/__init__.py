@@ -1,0 +1,1 @@
+"""What we are compared with. What runs in the peers' own environment imports nothing of ours."""
