@@ -71,7 +71,7 @@ def list_jobs(
         after: go on after this job of an earlier list.
     """
     scope = Scope(tenant_id, project_id)
-    only = JobFilter(_status(status), code, host.lower() if host else None, work_id, paused=paused)
+    only = JobFilter(_status(status), code, host.lower() if host is not None else None, work_id, paused=paused)
     left = limit
     while left is None or left > 0:
         wanted = _PAGE if left is None else min(left, _PAGE)

@@ -63,7 +63,7 @@ def jobs(
     only = JobFilter(
         status=Status(status) if status else None,
         code=code,
-        host=host.lower() if host else None,
+        host=host.lower() if host is not None else None,
         work_id=work_id,
         paused=paused or None,
     )

@@ -92,7 +92,7 @@ class Machine(RuleBasedStateMachine):
 
     def _whole_life(self) -> None:
         """What comes together too seldom by chance: all that can befall a result, one after the other."""
-        for step in (
+        life: tuple[Callable[[], None], ...] = (
             lambda: self.lose(0, damage=False, then="repair"),
             self.work,
             lambda: self.wish(0, "replay", None, "stream", works=True),
@@ -102,7 +102,8 @@ class Machine(RuleBasedStateMachine):
             lambda: self.backfill(URLS[1], BODIES[0], SCOPES[0], "copy"),
             lambda: self.purge(SCOPES[0], "--artifacts", collects=True),
             lambda: self.plan(URLS[0], SCOPES[0], "w", False, works=True),
-        ):
+        )
+        for step in life:
             step()
             self.no_record_has_changed()
 
