@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 import dlpipe
+from dlpipe.core.errors import InvalidInput
 from dlpipe.core.states import State
 from tests.unit.cli.conftest import Desk
 
@@ -90,7 +91,15 @@ def test_a_filter_that_is_empty_means_nothing_and_not_everything(desk: Desk, fai
         assert (ran.code, ran.out) == (0, "0 jobs made due again\n"), words
         assert desk.command("jobs", *words, "--ids").out == "", words
     assert desk.everything() == before
-    assert list(dlpipe.list_jobs(host="")) == []
+    assert list(dlpipe.list_jobs(host="")) == dlpipe.count_jobs("code", host="") == []
+
+
+def test_jobs_are_counted_by_what_is_known_and_by_nothing_else(desk: Desk, failed: list[str]) -> None:
+    (count,) = dlpipe.count_jobs("code", host="GONE.example")
+    assert (count.value, count.jobs, count.job_id in failed) == ("http_404", 3, True)
+    with pytest.raises(InvalidInput) as refused:
+        dlpipe.count_jobs("url")
+    assert refused.value.code == "count_invalid"
 
 
 def test_a_refresh_of_what_is_on_its_way_says_that_it_is_none(desk: Desk) -> None:
