@@ -159,8 +159,8 @@ def bring_again(this: Round, record: ArtifactRecord, fault: Fault) -> None:
 
 def _is_newest(unit: Unit, record: ArtifactRecord) -> bool:
     """A further run brings what the server has now: never the bytes of an earlier version."""
-    results = unit.owned(record.scope).artifacts_of(record.created_by_job_id)
-    return bool(results) and results[-1].artifact_uuid == record.artifact_uuid
+    newest = unit.registry.newest_result(record.created_by_job_id)
+    return newest is not None and newest.artifact_uuid == record.artifact_uuid
 
 
 # ── from files to rows ────────────────────────────────────────────────────────────────────────────
