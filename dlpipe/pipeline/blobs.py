@@ -28,6 +28,7 @@ from dlpipe.core.recovery import (
     judge_registered,
     judge_stored,
 )
+from dlpipe.pipeline import stores
 from dlpipe.pipeline.round import PAGE, Round
 
 log = logging.getLogger(__name__)
@@ -140,6 +141,7 @@ def bring_again(this: Round, record: ArtifactRecord, fault: Fault) -> None:
         return
     if fault is Fault.DAMAGED and store.is_right(pointer, record.sha256, record.byte_size):
         return
+    stores.recognise(this.deps, dry_run=True)  # it may have gone away since the round began
     with this.unit() as unit:
         wanted = job is not None and _is_newest(unit, record)
         reopened = wanted and job is not None and unit.backlog.reopen(job_id, job.fence, fault)

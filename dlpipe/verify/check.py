@@ -78,32 +78,43 @@ def check(
         StoreMissing: artifacts are registered, and there is no store.
         StoreNotOurs: what is there is not the store that belongs to this database.
     """
-    told = watcher or Silent()
     ledger = Ledger(database_url)
     try:
         with ledger.snapshot() as now:
-            count, artifacts, size = now.sizes()
-            if artifacts and not root.is_dir():
+            mark = now.store_mark()
+            if now.sizes()[1] and not root.is_dir():
                 raise StoreMissing(root)
-            if (mark := now.store_mark()) is not None and mark != files.mark(root):
-                raise StoreNotOurs(root)
-            told.begins("jobs", count)
-            for page in now.pages():
-                yield from _settled_jobs(ledger, root, options, page, now)
-                told.goes_on(len(page))
-            told.begins("indexes", 0)
-            yield from _settled(lambda: registry.judge(now, root), lambda fresh: registry.judge(fresh, root), ledger)
-        told.begins("files", size if options.read_bytes else count)
-        yield from _files(ledger, root, options, told)
-        young_s = None if options.strict else options.part_age_s
-        with ledger.snapshot() as now:
-            yield from _settled(
-                lambda: staging.judge(root, now, young_s),
-                lambda fresh: staging.judge(root, fresh, young_s),
-                ledger,
-            )
+        _recognise(root, mark)
+        for finding in _everything(ledger, root, options, watcher or Silent()):
+            _recognise(root, mark)  # it may have gone away since, and nothing in it is missing then
+            yield finding
     finally:
         ledger.close()
+
+
+def _recognise(root: Path, mark: str | None) -> None:
+    if mark is not None and mark != files.mark(root):
+        raise StoreNotOurs(root)
+
+
+def _everything(ledger: Ledger, root: Path, options: Options, told: Watcher) -> Iterator[Finding]:
+    with ledger.snapshot() as now:
+        count, _, size = now.sizes()
+        told.begins("jobs", count)
+        for page in now.pages():
+            yield from _settled_jobs(ledger, root, options, page, now)
+            told.goes_on(len(page))
+        told.begins("indexes", 0)
+        yield from _settled(lambda: registry.judge(now, root), lambda fresh: registry.judge(fresh, root), ledger)
+    told.begins("files", size if options.read_bytes else count)
+    yield from _files(ledger, root, options, told)
+    young_s = None if options.strict else options.part_age_s
+    with ledger.snapshot() as now:
+        yield from _settled(
+            lambda: staging.judge(root, now, young_s),
+            lambda fresh: staging.judge(root, fresh, young_s),
+            ledger,
+        )
 
 
 def _settled(
