@@ -64,11 +64,11 @@ class SqlJobs:
                 state=sa.case(*cases, else_=_T.state) if cases else _T.state,
                 lease_owner=token,
                 lease_until=after(ttl_s),
-                due_at=None,
                 # What a server asked for ended with the due time; since then we have kept the job waiting.
                 postponed_since=sa.case(
                     (_T.due_at < now(), now() - (_T.due_at - _T.postponed_since)), else_=_T.postponed_since
                 ),
+                due_at=None,
             )
             .returning(*_T)
         ).first()
