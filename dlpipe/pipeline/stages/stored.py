@@ -147,6 +147,7 @@ def read(deps: Deps, job: ArtifactJob, stored: Stored, lease: Lease) -> None:
 def lost(deps: Deps, stored: Stored, fault: Fault) -> Permanent:
     """Mark the artifact, so that nobody is given the file as it is; its record stands."""
     stores.recognise(deps, dry_run=True)  # in a store that has just gone away, nothing is lost
+    stores.recognise_others(deps)
     if stored.artifact_uuid is not None:
         with deps.database.write() as unit:
             unit.registry.add_fault(stored.artifact_uuid, fault)
