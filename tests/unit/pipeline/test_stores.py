@@ -257,7 +257,7 @@ def test_a_store_that_goes_away_in_the_middle_of_a_round_has_lost_nothing(world:
     world.deps = replace(world.deps, store=GoesAway(world.root))
     report = reconcile(world.deps)
     assert (report.files_missing, report.jobs_reopened) == (0, 0)
-    assert any(one.did == "store_not_mounted" for one in report.findings)
+    assert any(one.did.startswith("store_not_mounted") for one in report.findings)
     assert world.everything() == before
 
 
