@@ -136,14 +136,14 @@ MUTANTS = (
     Mutant(
         "started-op-counts-as-done", "a started finalize is taken for a finished one",
         "dlpipe/pipeline/stages/finalize.py",
-        "if not self.deps.store.is_right(place.pointer, streamed.sha256, streamed.size):", "if False:",
+        "if not right(place.pointer, streamed.sha256, streamed.size):", "if False:",
         (_CRASH, "-k", "finalize.claimed and sqlite"),
     ),
     Mutant(
         "probe-trusts-existence", "the probe looks at a file's size and not at its bytes",
         "dlpipe/pipeline/stages/finalize.py",
-        "if not self.deps.store.is_right(place.pointer, streamed.sha256, streamed.size):",
-        "if not self.deps.store.holds(place.pointer, streamed.size):",
+        "if not right(place.pointer, streamed.sha256, streamed.size):",
+        "if not store.holds(place.pointer, streamed.size):",
         ("tests/crash/test_cells.py", "-k", "damaged"),
     ),
     Mutant(
@@ -260,7 +260,7 @@ MUTANTS = (
     Mutant(
         "dedupe-without-verification", "another copy's bytes are shared without being looked at",
         "dlpipe/pipeline/stages/dedupe.py",
-        "if not self.deps.store.is_right(first.pointer, indexed.sha256, placed.size):", "if False:",
+        "if not store.owns(first.pointer) or not store.vouched(first.pointer, indexed.sha256, placed.size):", "if False:",
         ("tests/unit/pipeline/test_place_and_registry.py",),
     ),
     # ── parts ──
