@@ -260,7 +260,8 @@ MUTANTS = (
     Mutant(
         "dedupe-without-verification", "another copy's bytes are shared without being looked at",
         "dlpipe/pipeline/stages/dedupe.py",
-        "if not store.owns(first.pointer) or not store.vouched(first.pointer, indexed.sha256, placed.size):", "if False:",
+        "if not store.owns(first.pointer) or not store.vouched(first.pointer, indexed.sha256, placed.size):",
+        "if False:",
         ("tests/unit/pipeline/test_place_and_registry.py",),
     ),
     # ── parts ──
