@@ -158,9 +158,12 @@ def _cell(name: str, value: Any) -> object:
 
 
 def _count_csv(path: Path) -> int:
-    csv.field_size_limit(sys.maxsize)  # a job's ops are one cell
-    with gzip.open(path, "rt", encoding="utf-8", newline="") as text:
-        return sum(1 for row in csv.DictReader(text) if row["job_id"])
+    before = csv.field_size_limit(sys.maxsize)  # a job's ops are one cell; the bound is the whole process's
+    try:
+        with gzip.open(path, "rt", encoding="utf-8", newline="") as text:
+            return sum(1 for row in csv.DictReader(text) if row["job_id"])
+    finally:
+        csv.field_size_limit(before)
 
 
 def _write_parquet(rows: Iterable[Mapping[str, Any]], stream: IO[bytes]) -> int:

@@ -156,7 +156,7 @@ def _settled_jobs(
     def there(path: str) -> bool:
         if rules.in_bucket(path):
             return bucket is not None and bucket.size(path) is not None
-        return os.path.lexists(root / path)
+        return os.path.lexists(os.path.join(root, path))
 
     def judged(some: list[JobFacts], at: Snapshot) -> Iterator[Finding]:
         view = jobs.View(at.now, options.strict, there)

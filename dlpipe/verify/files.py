@@ -58,7 +58,7 @@ def walk(root: Path) -> Iterator[Found]:
 
 def _below(root: Path, within: str, depth: int) -> Iterator[Found]:
     folders: list[str] = []
-    with os.scandir(root / within) as entries:
+    with os.scandir(os.path.join(root, within)) as entries:
         for entry in entries:
             path = f"{within}{entry.name}"
             if depth == 1 and entry.name.startswith("."):
@@ -86,7 +86,7 @@ class Reader:
 
     def digest(self, path: str) -> str:
         """The sha256 of a file's bytes; OSError when it cannot be read."""
-        fd = os.open(self._root / path, _OPEN)
+        fd = os.open(os.path.join(self._root, path), _OPEN)
         try:
             about = os.fstat(fd)
             key = (about.st_dev, about.st_ino, about.st_mtime_ns)
@@ -147,7 +147,7 @@ def _odd(found: Found) -> Finding:
 def _judge_one(look: Look, path: str, digest: str, rows: list[Any]) -> Iterator[Finding]:
     job_id = _job(rows)
     try:
-        about = os.lstat(look.root / path)
+        about = os.lstat(os.path.join(look.root, path))
         if rows and about.st_size not in {row.byte_size for row in rows}:
             yield Finding("file_size", path, f"{about.st_size} instead of {rows[0].byte_size} bytes", job_id, path)
             return

@@ -286,7 +286,7 @@ def test_the_ledger_on_sqlite_does_what_the_model_says(sqlite_url: str) -> None:
     # No power is cut here, and the disk would take most of the time.
     event.listen(database.engine, "connect", lambda raw, _: raw.execute("PRAGMA synchronous=OFF").close())
     eye = sqlite3.connect(str(database.sqlite_file), isolation_level=None)
-    counts = drive(database, lambda query: eye.execute(query).fetchall(), examples=680, at_least=40_000)
+    counts = drive(database, lambda query: eye.execute(query).fetchall(), examples=1000, at_least=40_000)
     eye.close()
     database.close()
     assert {pair for pair in EDGES - NEVER if not counts[pair]} == set()  # every step of the table was taken

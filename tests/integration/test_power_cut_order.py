@@ -82,11 +82,10 @@ def find(calls: Sequence[Call], suits: Callable[[Call], bool]) -> list[Call]:
 
 
 def names_given(calls: Sequence[Call], store: str) -> list[Call]:
-    """What put a name into the store, outside of the staging folder."""
+    """What put a name into the store, beside the store's own: its mark, and what is being received."""
     makers = ("link", "linkat", "rename", "renameat", "renameat2")
-    inside = f"{store}/"
-    staging = f"{store}/.staging"
-    return find(calls, lambda c: c.name in makers and c.target.startswith(inside) and not c.target.startswith(staging))
+    inside, own = f"{store}/", f"{store}/."
+    return find(calls, lambda c: c.name in makers and c.target.startswith(inside) and not c.target.startswith(own))
 
 
 def is_sync(call: Call, path: str) -> bool:
