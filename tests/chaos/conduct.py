@@ -200,7 +200,10 @@ class Conductor:
                 town.database_link.stall()
                 self._later(fault, town.database_link.mend)
             case Kind.MESSAGES_AGAIN:
-                return f"{town.send_again(fault.seed, _SENT_AGAIN)} messages"
+                try:
+                    return f"{town.send_again(fault.seed, _SENT_AGAIN)} messages"
+                except LedgerUnavailable:
+                    return "none: the database is away"  # which ones to send stands there
             case Kind.MESSAGES_LOST:
                 return f"{town.lose_messages()} messages"
         return None
