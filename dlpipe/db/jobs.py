@@ -23,7 +23,19 @@ from dlpipe.core.recovery import FailureWrite
 from dlpipe.core.states import Moment, State, Status
 from dlpipe.db import backfill, planning
 from dlpipe.db.clock import after, now
-from dlpipe.db.guards import FREE, IDLE, NO_ERROR, guarded, in_states, lease_free, mine, note, note_error, raise_why
+from dlpipe.db.guards import (
+    FREE,
+    IDLE,
+    MY_JOB,
+    NO_ERROR,
+    guarded,
+    in_states,
+    lease_free,
+    mine,
+    note,
+    note_error,
+    raise_why,
+)
 from dlpipe.db.rows import is_uuid, job_from
 from dlpipe.db.schema import artifact_jobs, jobs
 
@@ -71,13 +83,26 @@ _CLAIMS = {stage.name: _claim(stage) for stage in flow.STAGES}
 
 
 @cache
-def _advanced(stage: str, target: State) -> sa.Update:
+def _advanced(stage: str, target: State, dialect: str) -> tuple[sa.Update, ...]:
+    """What enters a state after a stage, to be executed in order as long as each of them finds its row.
+
+    The canonical row follows (STATE-7): on PostgreSQL in the same statement, which saves a round trip; SQLite has no
+    such statements, and no round trips either.
+    """
     values: dict[str, Any] = {"published_at": now()}
+    followed: dict[str, Any] = {"progress": flow.stage(stage).progress}
     if states.is_terminal(target, retry_due=False):
         values = {"published_at": None, "purpose": None, "replay_from": None}
+        status = states.status_of(target, retry_due=False).value
+        followed = {"status": status, "progress": 100, "completed_at": now(), "failed_at": None, **NO_ERROR}
     if target not in states.can_go_back():
         values |= {"stood": None, "postponed_since": None}  # from here on the run goes through, and asks no server
-    return guarded(states.sources(target, Moment.FINISH, stage)).values(state=target.value, **FREE, **values)
+    entered = guarded(states.sources(target, Moment.FINISH, stage)).values(state=target.value, **FREE, **values)
+    follows = sa.update(jobs).values(updated_at=now(), **followed)
+    if dialect == "postgresql":
+        moved = entered.returning(_T.job_id).cte("moved")
+        return (follows.where(jobs.c.job_id == moved.c.job_id),)
+    return entered, follows.where(jobs.c.job_id == MY_JOB)
 
 
 _HANDED_BACK = guarded(states.sources(State.FAILED, Moment.FAIL)).values(**IDLE, due_at=now())
@@ -131,13 +156,9 @@ class SqlJobs:
         return Refused("out_of_order")
 
     def advance(self, job: ArtifactJob, stage: StageRow, target: State) -> None:
-        if self._connection.execute(_advanced(stage.name, target), mine(job)).rowcount == 0:
-            raise_why(self._connection, job, target, states.sources(target, Moment.FINISH, stage.name))
-        if not states.is_terminal(target, retry_due=False):
-            note(self._connection, job.job_id, progress=stage.progress)
-            return
-        status = states.status_of(target, retry_due=False).value
-        note(self._connection, job.job_id, "completed_at", status=status, progress=100, failed_at=None, **NO_ERROR)
+        for statement in _advanced(stage.name, target, self._connection.dialect.name):
+            if self._connection.execute(statement, mine(job)).rowcount == 0:
+                raise_why(self._connection, job, target, states.sources(target, Moment.FINISH, stage.name))
 
     def fail(self, job: ArtifactJob, write: FailureWrite) -> None:
         waits = write.due_after_s is not None
