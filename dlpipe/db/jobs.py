@@ -56,13 +56,10 @@ def _claim(stage: StageRow) -> ReturningUpdate[Any]:
         for state in flow.startable(stage.name)
         if (target := states.start_target(state)) is not None and target is not state
     ]
+    # By the bound id: SQLite would be given the row's own without its table's name, and compare it with itself.
+    whole = sa.select(jobs.c.tenant_id, jobs.c.project_id, jobs.c.request_id).where(jobs.c.job_id == job_id)
     owner = [
-        sa.select(each)
-        .where(jobs.c.job_id == _T.job_id)
-        .correlate(artifact_jobs)
-        .scalar_subquery()
-        .label(f"owners_{each.name}")
-        for each in (jobs.c.tenant_id, jobs.c.project_id, jobs.c.request_id)
+        whole.with_only_columns(one).scalar_subquery().label(f"owners_{one.name}") for one in whole.selected_columns
     ]
     return (
         sa.update(artifact_jobs)

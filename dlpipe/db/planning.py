@@ -6,22 +6,16 @@ from collections.abc import Sequence
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql, sqlite
 
 from dlpipe.core.errors import LedgerUnavailable
 from dlpipe.core.layout import part_slug
 from dlpipe.core.model import JOB_TYPE_ARTIFACT, JobSpec, PlanAnswer
 from dlpipe.core.states import State, Status
 from dlpipe.db.clock import now
+from dlpipe.db.inserts import insert_ignoring
 from dlpipe.db.schema import artifact_jobs, job_artifacts, jobs, purged_jobs
 
 BATCH = 400
-
-
-def insert_ignoring(connection: sa.Connection, table: sa.Table) -> Any:
-    """An insert that does nothing where a key is taken already; any other broken rule is an error."""
-    make = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
-    return make(table).on_conflict_do_nothing()
 
 
 def plan_if_absent(connection: sa.Connection, specs: Sequence[JobSpec]) -> list[PlanAnswer]:

@@ -15,7 +15,8 @@ from dlpipe.core.model import PlanAnswer, Scope
 from dlpipe.core.states import State, Status
 from dlpipe.db import SqlDatabase
 from dlpipe.db.clock import now
-from dlpipe.db.planning import BATCH, insert_ignoring
+from dlpipe.db.inserts import insert_ignoring
+from dlpipe.db.planning import BATCH
 from dlpipe.db.schema import artifact_jobs, jobs
 from tests.ledgers import FOR_GOOD, SOON, UNKNOWN, Bench, everything, spec
 
