@@ -162,6 +162,14 @@ def test_of_a_call_that_fails_nothing_has_happened(bench: Bench) -> None:
     assert everything(bench.database) == before
 
 
+def test_a_text_that_no_column_can_hold_is_an_error_and_never_cut_off(postgres_url: str) -> None:
+    database = SqlDatabase(postgres_url)
+    with pytest.raises(sa.exc.DataError), database.write() as unit:
+        unit.jobs.plan_if_absent([spec("good"), replace(spec("bad"), work_id="x" * 513)])
+    assert everything(database)["jobs"] == []
+    database.close()
+
+
 def test_an_id_that_another_key_holds_is_an_error(bench: Bench) -> None:
     asked = spec("a")
     with bench.database.engine.begin() as connection:
