@@ -134,7 +134,10 @@ def _from_document(dialect: str, table: sa.Table, names: Sequence[str]) -> dict[
 
 def _is_text(column: sa.Column[Any]) -> bool:
     """Such values are not cast to the column's type: PostgreSQL would cut off what is too long."""
-    return isinstance(column.type.dialect_impl(postgresql.dialect()), sa.String)
+    return isinstance(column.type.dialect_impl(_POSTGRESQL), sa.String)
+
+
+_POSTGRESQL: Dialect = postgresql.dialect()  # type: ignore[no-untyped-call]
 
 
 def earlier_fences(connection: sa.Connection, job_ids: Sequence[str]) -> dict[str, int]:
