@@ -10,9 +10,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from celery import Celery, chain
+from celery import Celery
 from celery.app.defaults import DEFAULTS
-from kombu.exceptions import ChannelError, OperationalError
+from kombu.exceptions import BatchPublishError, ChannelError, OperationalError  # type: ignore[attr-defined]
 
 from dlpipe import defaults, wiring
 from dlpipe.core import flow
@@ -75,15 +75,20 @@ class CeleryPublisher:
     def publish(self, hints: Sequence[Hint]) -> None:
         try:
             self._answers()
-            for hint in hints:
-                stages = [
-                    self._app.signature(f"dlpipe.{row.name}", args=(hint.job_id, hint.run), immutable=True)
-                    for row in hint.stages
-                ]
-                if stages:
-                    chain(*stages, app=self._app).apply_async(retry=False)
-        except (OperationalError, OSError) as error:
+            with self._app.producer_pool.acquire(block=True, timeout=10) as acquired:
+                producer: Any = acquired
+                with producer.batch():  # one push of what Redis is sent; other brokers get each at once
+                    for hint in hints:
+                        self._send_first(hint, producer)
+        except (OperationalError, BatchPublishError, OSError) as error:
             raise BrokerUnavailable(f"the broker did not answer ({type(error).__name__})") from error
+
+    def _send_first(self, hint: Hint, producer: Any) -> None:
+        """As a chain sends its first step, only together with others; the last of `chain` is the next."""
+        args = (hint.job_id, hint.run)
+        steps = [self._app.signature(f"dlpipe.{row.name}", args=args, immutable=True) for row in hint.stages]
+        if steps:
+            steps[0].apply_async(producer=producer, chain=steps[:0:-1], retry=False)
 
     def send(self, task: str, job_ids: Sequence[str]) -> None:
         """One message per job; the queue is that of the task's route."""

@@ -35,12 +35,12 @@ MUTANTS = (
     # ── fence and lease ──
     Mutant(
         "fence-check-removed", "a late worker's advance, failure or hand-back counts", _GUARDS,
-        "        _T.fence == job.fence,\n        # Whoever", "        # Whoever",
+        "        _T.fence == MY_FENCE,\n        # Whoever", "        # Whoever",
         (_OVERTAKEN, "tests/contract/test_jobs.py"),
     ),
     Mutant(
         "fence-not-raised-by-claim", "two holders share a fence", _JOBS,
-        "                fence=_T.fence + 1,\n", "", ("tests/contract/test_jobs.py",),
+        "            fence=_T.fence + 1,\n", "", ("tests/contract/test_jobs.py",),
     ),
     Mutant(
         "fence-not-raised-by-orphan", "what a dead holder began counts as under way", _BACKLOG,
@@ -64,13 +64,13 @@ MUTANTS = (
     ),
     Mutant(
         "finish-without-fence", "a late worker's result is recorded", _LEDGER,
-        ".where(_O.op_key == op.op_key, _O.fence == op.fence)\n            .values(\n                # An op",
-        ".where(_O.op_key == op.op_key)\n            .values(\n                # An op",
+        ".where(_O.op_key == _KEY, _O.fence == _FENCE)\n    .values(\n        # An op",
+        ".where(_O.op_key == _KEY)\n    .values(\n        # An op",
         ("tests/contract/test_ledger.py",),
     ),
     Mutant(
         "start-without-fence", "a late worker takes an op back from its new holder", _LEDGER,
-        "                where=_O.fence <= job.fence,\n", "", (_OVERTAKEN,),
+        "            where=_O.fence <= _FENCE,\n", "", (_OVERTAKEN,),
     ),
     Mutant(
         "renew-without-fence", "an overtaken holder keeps the mirror in the row alive", _JOBS,
@@ -160,8 +160,8 @@ MUTANTS = (
     ),
     Mutant(
         "second-result-replaces-first", "an op that is finished takes another result", _LEDGER,
-        "result_json=sa.func.coalesce(_O.result_json, codec.encode(op.op_type, result)),",
-        "result_json=codec.encode(op.op_type, result),", ("tests/contract/test_ledger.py",),
+        "result_json=sa.func.coalesce(_O.result_json, _RESULT),",
+        "result_json=_RESULT,", ("tests/contract/test_ledger.py",),
     ),
     # ── the row ──
     Mutant(
@@ -201,8 +201,8 @@ MUTANTS = (
     ),
     Mutant(
         "due-at-not-cleared", "a run that has begun is begun again", _JOBS,
-        "                due_at=None,\n            )\n            .returning(*_T)",
-        "            )\n            .returning(*_T)", ("tests/contract/test_jobs.py",),
+        "            due_at=None,\n        )\n        .returning(*_T",
+        "        )\n        .returning(*_T", ("tests/contract/test_jobs.py",),
     ),
     Mutant(
         "postponed-uses-an-attempt", "a full disk uses up the attempts of a job", "dlpipe/core/recovery.py",

@@ -17,9 +17,12 @@ _NAMESPACE = UUID("6f1c8c0e-3d0b-5b7e-9a55-6d1b1f4b8f10")
 Scalar = str | int | bool | None
 
 
+_JSON = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+
+
 def canonical_json(value: Mapping[str, Scalar]) -> bytes:
     """One spelling per value: sorted keys, no blanks, UTF-8, no NaN."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode("utf-8")
+    return _JSON.encode(value).encode("utf-8")
 
 
 def _key(kind: str, fields: Mapping[str, Scalar]) -> str:

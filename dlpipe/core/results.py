@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import MISSING, asdict, dataclass, fields
+from dataclasses import MISSING, dataclass, fields
 from enum import StrEnum
+from functools import cache
 from types import NoneType, UnionType
 from typing import Any, get_args, get_type_hints
 
@@ -121,8 +122,9 @@ def encode(op: OpType, result: Result) -> str:
     """Write a result as JSON; what would not read back the same is refused."""
     if type(result) is not TYPES[op]:
         raise ResultUnreadable(f"{op} cannot store a {type(result).__name__}")
-    _check(op, asdict(result))
-    text = json.dumps({"v": RESULT_VERSION, **asdict(result)}, sort_keys=True, separators=(",", ":"))
+    body = {name: getattr(result, name) for name in _shape(op)}
+    _check(op, body)
+    text = json.dumps({"v": RESULT_VERSION, **body}, sort_keys=True, separators=(",", ":"))
     if len(text.encode()) > MAX_JSON_BYTES:
         raise ResultUnreadable(f"the {op} result is larger than {MAX_JSON_BYTES} bytes")
     return text
@@ -136,7 +138,7 @@ def decode(op: OpType, text: str) -> Result:
         raise ResultUnreadable(f"the stored {op} result is not JSON") from error
     if not isinstance(body, dict) or body.pop("v", None) != RESULT_VERSION:
         raise ResultUnreadable(f"the stored {op} result has an unknown version")
-    known = {f.name for f in fields(TYPES[op])}
+    known = _shape(op)
     body = {name: value for name, value in body.items() if name in known}
     _check(op, body)
     if op is OpType.DEDUPE:
@@ -144,15 +146,33 @@ def decode(op: OpType, text: str) -> Result:
     return TYPES[op](**body)
 
 
+@dataclass(frozen=True, slots=True)
+class _Field:
+    hint: Any
+    required: bool
+    plain: frozenset[type]
+    """Types whose every value fits, so that nearly all values are checked by one look."""
+
+
+@cache
+def _shape(op: OpType) -> Mapping[str, _Field]:
+    """The fields of a result. Kept, since to evaluate the hints costs more than all the rest of a check."""
+    kind = TYPES[op]
+    hints = get_type_hints(kind)
+    return {one.name: _Field(hints[one.name], one.default is MISSING, _plain(hints[one.name])) for one in fields(kind)}
+
+
+def _plain(hint: Any) -> frozenset[type]:
+    return frozenset({str, int, bool, NoneType} & set(get_args(hint) or (hint,)))
+
+
 def _check(op: OpType, body: Mapping[str, Any]) -> None:
-    hints = get_type_hints(TYPES[op])
-    for field in fields(TYPES[op]):
-        if field.name not in body:
-            if field.default is MISSING:
-                raise ResultUnreadable(f"the {op} result has no {field.name}")
-            continue
-        if not _fits(body[field.name], hints[field.name]):
-            raise ResultUnreadable(f"the {op} result's {field.name} is not a {hints[field.name]}")
+    for name, field in _shape(op).items():
+        if name not in body:
+            if field.required:
+                raise ResultUnreadable(f"the {op} result has no {name}")
+        elif type(body[name]) not in field.plain and not _fits(body[name], field.hint):
+            raise ResultUnreadable(f"the {op} result's {name} is not a {field.hint}")
 
 
 def _fits(value: object, hint: Any) -> bool:

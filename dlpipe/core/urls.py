@@ -105,7 +105,7 @@ def _normal_escapes(text: str) -> str:
         char = chr(int(match[1], 16))
         return char if char in _UNRESERVED else match[0].upper()
 
-    return _ESCAPE.sub(one, text)
+    return _ESCAPE.sub(one, text) if "%" in text else text
 
 
 def redact(url: str) -> str:

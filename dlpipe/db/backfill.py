@@ -11,7 +11,8 @@ from dlpipe.core.layout import part_slug
 from dlpipe.core.model import JOB_TYPE_ARTIFACT, JobSpec
 from dlpipe.core.states import State, status_of
 from dlpipe.db.clock import now
-from dlpipe.db.planning import earlier_fences, insert_ignoring
+from dlpipe.db.inserts import insert_ignoring
+from dlpipe.db.planning import earlier_fences
 from dlpipe.db.schema import artifact_jobs, jobs
 
 

@@ -14,7 +14,7 @@ from dlpipe.core.recovery import FailureWrite
 from dlpipe.core.states import Moment, Purpose, State, Status
 from dlpipe.db.clock import after, now
 from dlpipe.db.due import Due
-from dlpipe.db.guards import FREE, IDLE, guarded, in_states, lease_free, note, note_error
+from dlpipe.db.guards import FREE, IDLE, guarded, in_states, lease_free, mine, note, note_error
 from dlpipe.db.indexes import prefer_indexes
 from dlpipe.db.rows import JOB_COLUMNS, is_uuid, job_from
 from dlpipe.db.schema import LIVE, artifact_jobs, artifact_ops, jobs, purged_jobs
@@ -93,7 +93,7 @@ class SqlBacklog:
     def orphan(self, held: Held, write: FailureWrite | None) -> bool:
         ends = write is not None
         changed = self._connection.execute(
-            guarded(held.job, states.sources(State.FAILED, Moment.FAIL))
+            guarded(states.sources(State.FAILED, Moment.FAIL))
             .where(_T.lease_owner == held.token)
             .values(
                 fence=_T.fence + 1,  # else the dead holder's op would count as under way
@@ -101,7 +101,8 @@ class SqlBacklog:
                 **IDLE,
                 due_at=None if ends else now(),
                 attempts=_T.attempts + 1,
-            )
+            ),
+            mine(held.job),
         )
         if changed.rowcount == 0:
             return False

@@ -57,8 +57,8 @@ class after(FunctionElement[datetime]):  # noqa: N801
     inherit_cache = True
     name = "after"
 
-    def __init__(self, seconds: float) -> None:
-        super().__init__(sa.literal(float(seconds), sa.Float()))
+    def __init__(self, seconds: float | sa.BindParameter[float]) -> None:
+        super().__init__(sa.literal(float(seconds), sa.Float()) if isinstance(seconds, int | float) else seconds)
 
 
 _SQLITE_NOW = "CAST((julianday('now') - 2440587.5) * 86400000.0 AS INTEGER)"

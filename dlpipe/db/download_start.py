@@ -12,7 +12,7 @@ from dlpipe.core.errors import LedgerUnavailable
 from dlpipe.core.states import Status
 from dlpipe.core.torrents import DownloadStatus
 from dlpipe.db.download_schema import DOWNLOAD_ACTIVE, download_jobs
-from dlpipe.db.planning import insert_ignoring
+from dlpipe.db.inserts import insert_ignoring
 from dlpipe.db.schema import jobs
 
 _D = download_jobs.c

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from dlpipe.core.downloads import Look
 from dlpipe.db.download_schema import DOWNLOAD_ACTIVE, DOWNLOAD_FOLLOWED, download_jobs, torrent_clients
-from dlpipe.db.planning import insert_ignoring
+from dlpipe.db.inserts import insert_ignoring
 from dlpipe.db.schema import jobs
 
 _D, _C = download_jobs.c, torrent_clients.c

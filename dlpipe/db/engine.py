@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import sqlalchemy as sa
@@ -97,36 +97,57 @@ class SqlDatabase:
             event.listen(engine, "connect", _prepare_sqlite)
             event.listen(engine, "begin", _begin_sqlite)
             return engine
-        return sa.create_engine(
+        engine = sa.create_engine(
             self.url,
             hide_parameters=True,
             pool_size=self._pool_size,
             max_overflow=8,
-            pool_pre_ping=True,
             pool_timeout=30,
             connect_args={
+                "autocommit": True,  # we say BEGIN ourselves, so that a lost connection is noticed before any work
                 "connect_timeout": 10,
                 "application_name": "dlpipe",
                 "options": "-c statement_timeout=60000 -c lock_timeout=20000 "
                 "-c idle_in_transaction_session_timeout=60000 -c timezone=UTC",
             },
         )
+        event.listen(engine, "begin", _begin_postgresql)
+        return engine
 
     @contextmanager
     def write(self) -> Iterator[SqlUnit]:
-        with _translated(), self.engine.begin() as connection:
+        with _translated(), self._begun() as connection:
             yield SqlUnit(connection)
 
     @contextmanager
     def read(self) -> Iterator[SqlUnit]:
-        with _translated(), self.engine.connect() as plain:
-            connection = plain.execution_options(dlpipe_read=True)
+        with _translated(), self._begun(dlpipe_read=True) as connection:
+            yield SqlUnit(connection)
+
+    @contextmanager
+    def _begun(self, **options: bool) -> Iterator[sa.Connection]:
+        """A connection in a transaction, which is committed at the end, or undone by an exception."""
+        with ExitStack() as stack:
+            try:
+                begun = stack.enter_context(self._begin(options))
+            except DBAPIError as error:
+                if not error.connection_invalidated:
+                    raise
+                # The server was restarted while nobody worked: with that BEGIN all connections from before were given
+                # up, and nothing has been done yet. To ask for a sign of life each time would be a round trip more.
+                begun = stack.enter_context(self._begin(options))
+            yield begun
+
+    @contextmanager
+    def _begin(self, options: Mapping[str, bool]) -> Iterator[sa.Connection]:
+        with self.engine.connect() as plain:
+            connection = plain.execution_options(**options)
             with connection.begin():
-                yield SqlUnit(connection)
+                yield connection
 
     def schema_version(self) -> str | None:
         """The revision the database is at; None when it has no tables yet."""
-        with _translated(), self.engine.connect() as connection:
+        with _translated(), self._begun(dlpipe_read=True) as connection:
             if not sa.inspect(connection).has_table("alembic_version"):
                 return None
             found: str | None = connection.scalar(sa.text("SELECT version_num FROM alembic_version"))
@@ -176,6 +197,10 @@ def _prepare_sqlite(connection: sqlite3.Connection, _record: object) -> None:
 def _begin_sqlite(connection: sa.Connection) -> None:
     reads = connection.get_execution_options().get("dlpipe_read", False)
     connection.exec_driver_sql("BEGIN" if reads else "BEGIN IMMEDIATE")
+
+
+def _begin_postgresql(connection: sa.Connection) -> None:
+    connection.exec_driver_sql("BEGIN")
 
 
 @contextmanager

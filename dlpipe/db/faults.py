@@ -9,7 +9,7 @@ import sqlalchemy as sa
 
 from dlpipe.core.model import ArtifactRecord, Fault
 from dlpipe.db.clock import now
-from dlpipe.db.planning import insert_ignoring
+from dlpipe.db.inserts import insert_ignoring
 from dlpipe.db.rows import record_from
 from dlpipe.db.schema import artifact_faults, artifact_retirements, artifacts
 
@@ -48,7 +48,11 @@ def faulty(connection: sa.Connection, limit: int, after: str | None) -> list[Art
     return [record_from(row) for row in connection.execute(query)]
 
 
+_THIS_FILE = sa.select(_A.artifact_uuid).where(
+    _A.sha256 == sa.bindparam("its_sha256"), _A.storage_pointer == sa.bindparam("its_pointer")
+)
+_MEND = sa.update(artifact_faults).where(_F.artifact_uuid.in_(_THIS_FILE), _OPEN).values(mended_at=now())
+
+
 def mend(connection: sa.Connection, sha256: str, pointer: str) -> int:
-    theirs = sa.select(_A.artifact_uuid).where(_A.sha256 == sha256, _A.storage_pointer == pointer)
-    mended = sa.update(artifact_faults).where(_F.artifact_uuid.in_(theirs), _OPEN).values(mended_at=now())
-    return connection.execute(mended).rowcount
+    return connection.execute(_MEND, {"its_sha256": sha256, "its_pointer": pointer}).rowcount

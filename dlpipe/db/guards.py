@@ -1,8 +1,13 @@
-"""The pieces of SQL that every guarded write is made of; their WHERE is read from the state table."""
+"""The pieces of SQL that every guarded write is made of; their WHERE is read from the state table.
+
+Statements that every stage makes are built once and bound to a job when they are executed: to build one costs more
+than to execute it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 import sqlalchemy as sa
@@ -21,11 +26,19 @@ NO_ERROR: Mapping[str, None] = {"error_code": None, "error_message_safe": None, 
 IDLE: Mapping[str, None] = {**FREE, "published_at": None}
 
 
-def guarded(job: ArtifactJob, allowed: frozenset[State]) -> sa.Update:
-    """An update that only the holder of the fence can make, from an allowed state, as long as it holds."""
+MY_JOB, MY_FENCE = sa.bindparam("my_job", type_=_T.job_id.type), sa.bindparam("my_fence", type_=_T.fence.type)
+
+
+def mine(job: ArtifactJob) -> dict[str, Any]:
+    """What a guarded statement is executed with."""
+    return {MY_JOB.key: job.job_id, MY_FENCE.key: job.fence}
+
+
+def guarded(allowed: frozenset[State]) -> sa.Update:
+    """An update that only the holder of the fence (`mine`) can make, from an allowed state, as long as it holds."""
     return sa.update(artifact_jobs).where(
-        _T.job_id == job.job_id,
-        _T.fence == job.fence,
+        _T.job_id == MY_JOB,
+        _T.fence == MY_FENCE,
         # Whoever has advanced, failed or handed back has let go: under the same fence nothing more counts.
         _T.lease_owner.is_not(None),
         _T.due_at.is_(None),
@@ -42,9 +55,18 @@ def raise_why(connection: sa.Connection, job: ArtifactJob, wanted: State, allowe
     raise IllegalTransition(job.job_id, wanted, states.origins(wanted), row.state)
 
 
-def note(connection: sa.Connection, job_id: str, **values: Any) -> None:
-    """The canonical row follows in the same transaction (STATE-7)."""
-    connection.execute(sa.update(jobs).where(jobs.c.job_id == job_id).values(updated_at=now(), **values))
+def note(connection: sa.Connection, job_id: str, *moments: str, **values: Any) -> None:
+    """The canonical row follows in the same transaction (STATE-7); the columns `moments` become the time it is."""
+    given = {f"new_{name}": value for name, value in values.items()}
+    connection.execute(_noted(moments, tuple(values)), {MY_JOB.key: job_id, **given})
+
+
+@cache
+def _noted(moments: tuple[str, ...], names: tuple[str, ...]) -> sa.Update:
+    given = {name: sa.bindparam(f"new_{name}", type_=jobs.c[name].type) for name in names}
+    return (
+        sa.update(jobs).where(jobs.c.job_id == MY_JOB).values(**given, **dict.fromkeys(("updated_at", *moments), now()))
+    )
 
 
 def note_error(
@@ -57,13 +79,13 @@ def note_error(
     }
     if status is not None:
         values["status"] = status.value
-    if ended:
-        values["failed_at"] = now()
-    note(connection, job_id, **values)
+    note(connection, job_id, *(("failed_at",) if ended else ()), **values)
 
 
 def in_states(found: frozenset[State]) -> sa.ColumnElement[bool]:
-    return _T.state.in_(sorted(state.value for state in found))
+    # Written out: a list of bound values is spelled anew whenever the statement is executed.
+    names = [sa.literal_column(f"'{state.value}'", _T.state.type) for state in sorted(found)]
+    return _T.state.in_(names) if names else sa.false()
 
 
 def lease_free() -> sa.ColumnElement[bool]:

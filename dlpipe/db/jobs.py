@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
+from functools import cache
 from typing import Any
 
 import sqlalchemy as sa
+from sqlalchemy.sql.dml import ReturningUpdate
 
 from dlpipe.core import flow, states
 from dlpipe.core.flow import StageRow
@@ -21,11 +23,90 @@ from dlpipe.core.recovery import FailureWrite
 from dlpipe.core.states import Moment, State, Status
 from dlpipe.db import backfill, planning
 from dlpipe.db.clock import after, now
-from dlpipe.db.guards import FREE, IDLE, NO_ERROR, guarded, in_states, lease_free, note, note_error, raise_why
+from dlpipe.db.guards import (
+    FREE,
+    IDLE,
+    MY_JOB,
+    NO_ERROR,
+    guarded,
+    in_states,
+    lease_free,
+    mine,
+    note,
+    note_error,
+    raise_why,
+)
 from dlpipe.db.rows import is_uuid, job_from
 from dlpipe.db.schema import artifact_jobs, jobs
 
 _T = artifact_jobs.c
+
+
+def _claim(stage: StageRow) -> ReturningUpdate[Any]:
+    """The claim of a stage: one statement, which also tells whose the job is."""
+    job_id, run = sa.bindparam("claimed_job", type_=_T.job_id.type), sa.bindparam("claimed_run", type_=_T.run.type)
+    token, ttl_s = sa.bindparam("token", type_=_T.lease_owner.type), sa.bindparam("ttl_s", type_=sa.Float())
+    within = sa.and_(_T.run == run, _T.due_at.is_(None), in_states(states.claimable(stage.name)))
+    # A due time says that the run before is over; only then may the next one start.
+    begins = sa.and_(_T.run == run - 1, _T.due_at.is_not(None), in_states(flow.startable(stage.name)))
+    entered = states.on_claim(stage.name)
+    cases = [(sa.and_(within), entered.value)] if entered else []
+    cases += [
+        (sa.and_(begins, _T.state == state.value), target.value)
+        for state in flow.startable(stage.name)
+        if (target := states.start_target(state)) is not None and target is not state
+    ]
+    # By the bound id: SQLite would be given the row's own without its table's name, and compare it with itself.
+    whole = sa.select(jobs.c.tenant_id, jobs.c.project_id, jobs.c.request_id).where(jobs.c.job_id == job_id)
+    owner = [
+        whole.with_only_columns(one).scalar_subquery().label(f"owners_{one.name}") for one in whole.selected_columns
+    ]
+    return (
+        sa.update(artifact_jobs)
+        .where(_T.job_id == job_id, _T.paused_at.is_(None), lease_free(), sa.or_(within, begins))
+        .values(
+            fence=_T.fence + 1,
+            run=run,
+            state=sa.case(*cases, else_=_T.state) if cases else _T.state,
+            lease_owner=token,
+            lease_until=after(ttl_s),
+            # What a server asked for ended with the due time; since then we have kept the job waiting.
+            postponed_since=sa.case(
+                (_T.due_at < now(), now() - (_T.due_at - _T.postponed_since)), else_=_T.postponed_since
+            ),
+            due_at=None,
+        )
+        .returning(*_T, *owner, now().label("at"))
+    )
+
+
+_CLAIMS = {stage.name: _claim(stage) for stage in flow.STAGES}
+
+
+@cache
+def _advanced(stage: str, target: State, dialect: str) -> tuple[sa.Update, ...]:
+    """What enters a state after a stage, to be executed in order as long as each of them finds its row.
+
+    The canonical row follows (STATE-7): on PostgreSQL in the same statement, which saves a round trip; SQLite has no
+    such statements, and no round trips either.
+    """
+    values: dict[str, Any] = {"published_at": now()}
+    followed: dict[str, Any] = {"progress": flow.stage(stage).progress}
+    if states.is_terminal(target, retry_due=False):
+        values = {"published_at": None, "purpose": None, "replay_from": None}
+        status = states.status_of(target, retry_due=False).value
+        followed = {"status": status, "progress": 100, "completed_at": now(), "failed_at": None, **NO_ERROR}
+    if target not in states.can_go_back():
+        values |= {"stood": None, "postponed_since": None}  # from here on the run goes through, and asks no server
+    entered = guarded(states.sources(target, Moment.FINISH, stage)).values(state=target.value, **FREE, **values)
+    follows = sa.update(jobs).values(updated_at=now(), **followed)
+    if dialect == "postgresql":
+        moved = entered.returning(_T.job_id).cte("moved")
+        return (follows.where(jobs.c.job_id == moved.c.job_id),)
+    return entered, follows.where(jobs.c.job_id == MY_JOB)
+
+
+_HANDED_BACK = guarded(states.sources(State.FAILED, Moment.FAIL)).values(**IDLE, due_at=now())
 
 
 class SqlJobs:
@@ -45,45 +126,15 @@ class SqlJobs:
     def claim(self, stage: StageRow, job_id: str, run: int, token: str, ttl_s: float) -> Claim:
         if not is_uuid(job_id):
             return Refused("unknown_job")
-        within = sa.and_(_T.run == run, _T.due_at.is_(None), in_states(states.claimable(stage.name)))
-        # A due time says that the run before is over; only then may the next one start.
-        begins = sa.and_(_T.run == run - 1, _T.due_at.is_not(None), in_states(flow.startable(stage.name)))
-        entered = states.on_claim(stage.name)
-        cases = [(sa.and_(within), entered.value)] if entered else []
-        cases += [
-            (sa.and_(begins, _T.state == state.value), target.value)
-            for state in flow.startable(stage.name)
-            if (target := states.start_target(state)) is not None and target is not state
-        ]
-        row = self._connection.execute(
-            sa.update(artifact_jobs)
-            .where(_T.job_id == job_id, _T.paused_at.is_(None), lease_free(), sa.or_(within, begins))
-            .values(
-                fence=_T.fence + 1,
-                run=run,
-                state=sa.case(*cases, else_=_T.state) if cases else _T.state,
-                lease_owner=token,
-                lease_until=after(ttl_s),
-                # What a server asked for ended with the due time; since then we have kept the job waiting.
-                postponed_since=sa.case(
-                    (_T.due_at < now(), now() - (_T.due_at - _T.postponed_since)), else_=_T.postponed_since
-                ),
-                due_at=None,
-            )
-            .returning(*_T)
-        ).first()
+        wanted = {"claimed_job": job_id, "claimed_run": run, "token": token, "ttl_s": ttl_s}
+        row = self._connection.execute(_CLAIMS[stage.name], wanted).first()
         if row is None:
             return self._why_not(stage, job_id, run)
         if row.state == State.LEASED.value:
             note(self._connection, job_id, status=Status.PROCESSING.value, progress=0)
-        owner = self._connection.execute(
-            sa.select(jobs.c.tenant_id, jobs.c.project_id, jobs.c.request_id, now().label("at")).where(
-                jobs.c.job_id == job_id
-            )
-        ).one()
-        put_off_s = (owner.at - row.postponed_since).total_seconds() if row.postponed_since is not None else 0.0
-        scope = Scope(owner.tenant_id, owner.project_id)
-        job = job_from(row, scope, request_id=owner.request_id, lease_live=True)
+        put_off_s = (row.at - row.postponed_since).total_seconds() if row.postponed_since is not None else 0.0
+        scope = Scope(row.owners_tenant_id, row.owners_project_id)
+        job = job_from(row, scope, request_id=row.owners_request_id, lease_live=True)
         return Claimed(replace(job, put_off_s=put_off_s))
 
     def _why_not(self, stage: StageRow, job_id: str, run: int) -> Claim:
@@ -106,28 +157,9 @@ class SqlJobs:
         return Refused("out_of_order")
 
     def advance(self, job: ArtifactJob, stage: StageRow, target: State) -> None:
-        allowed = states.sources(target, Moment.FINISH, stage.name)
-        ended = states.is_terminal(target, retry_due=False)
-        values: dict[str, Any] = {"published_at": now()}
-        if ended:
-            values = {"published_at": None, "purpose": None, "replay_from": None}
-        if target not in states.can_go_back():
-            values |= {"stood": None, "postponed_since": None}  # from here on the run goes through, and asks no server
-        changed = guarded(job, allowed).values(state=target.value, **FREE, **values)
-        if self._connection.execute(changed).rowcount == 0:
-            raise_why(self._connection, job, target, allowed)
-        if not ended:
-            note(self._connection, job.job_id, progress=stage.progress)
-            return
-        note(
-            self._connection,
-            job.job_id,
-            status=states.status_of(target, retry_due=False).value,
-            progress=100,
-            completed_at=now(),
-            failed_at=None,
-            **NO_ERROR,
-        )
+        for statement in _advanced(stage.name, target, self._connection.dialect.name):
+            if self._connection.execute(statement, mine(job)).rowcount == 0:
+                raise_why(self._connection, job, target, states.sources(target, Moment.FINISH, stage.name))
 
     def fail(self, job: ArtifactJob, write: FailureWrite) -> None:
         waits = write.due_after_s is not None
@@ -138,22 +170,20 @@ class SqlJobs:
         elif write.due_after_s is not None:
             since = after(write.due_after_s) - (now() - since)  # a wait that no server asked for is not counted
         allowed = states.sources(State.FAILED, Moment.FAIL)
-        changed = guarded(job, allowed).values(
+        changed = guarded(allowed).values(
             state=_T.state if stays else State.FAILED.value,
             **IDLE,
             due_at=after(write.due_after_s) if write.due_after_s is not None else None,
             attempts=_T.attempts + (1 if write.uses_attempt else 0),
             postponed_since=since,
         )
-        if self._connection.execute(changed).rowcount == 0:
+        if self._connection.execute(changed, mine(job)).rowcount == 0:
             raise_why(self._connection, job, State.FAILED, allowed)
         status = None if stays else states.status_of(State.FAILED, retry_due=waits)
         note_error(self._connection, job.job_id, status, write, ended=not waits)
 
     def hand_back(self, job: ArtifactJob) -> bool:
-        changed = self._connection.execute(
-            guarded(job, states.sources(State.FAILED, Moment.FAIL)).values(**IDLE, due_at=now())
-        )
+        changed = self._connection.execute(_HANDED_BACK, mine(job))
         return changed.rowcount > 0
 
     def renew(self, claims: Sequence[tuple[str, int]], ttl_s: float) -> set[str]:

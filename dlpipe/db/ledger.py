@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
@@ -18,83 +20,101 @@ from dlpipe.db.schema import artifact_jobs, artifact_ops
 _O = artifact_ops.c
 
 
+def _bound(column: sa.Column[Any]) -> sa.BindParameter[Any]:
+    return sa.bindparam(f"the_{column.name}", type_=column.type)
+
+
+_KEY, _JOB, _RUN, _FENCE, _TYPE, _RESULT, _CODE = (
+    _bound(_O[name]) for name in "op_key job_id run fence op_type result_json result_code".split()
+)
+_OF_JOB = sa.select(_O.op_key, _O.op_type, _O.state, _O.run, _O.result_json).where(_O.job_id == _JOB).order_by(_O.fence)
+_IS_THERE = sa.select(_O.op_key).where(_O.op_key == _KEY)
+
+
+def _start(insert: Any) -> sa.Executable:
+    finished = _O.state == "finished"
+    return (  # type: ignore[no-any-return]
+        insert(artifact_ops)
+        .values(op_key=_KEY, job_id=_JOB, run=_RUN, op_type=_TYPE, state="started", fence=_FENCE, started_at=now())
+        .on_conflict_do_update(
+            index_elements=[_O.op_key],
+            where=_O.fence <= _FENCE,
+            set_={
+                # A finished op is of the run that recorded it, until this one records it again.
+                "run": sa.case((finished, _O.run), else_=_RUN),
+                "fence": _FENCE,
+                "state": sa.case((finished, _O.state), else_="started"),
+                "started_at": sa.case((finished, _O.started_at), else_=now()),
+                "result_code": sa.case((finished, _O.result_code), else_=None),
+            },
+        )
+        .returning(_O.state, _O.run, _O.result_json)
+    )
+
+
+_START = {"postgresql": _start(postgresql.insert), "sqlite": _start(sqlite.insert)}
+_FINISH = (
+    sa.update(artifact_ops)
+    .where(_O.op_key == _KEY, _O.fence == _FENCE)
+    .values(
+        # An op that is finished already keeps its first result; the guard is the fence alike.
+        state="finished",
+        run=_RUN,
+        finished_at=sa.func.coalesce(_O.finished_at, now()),
+        result_code=sa.case((_O.state == "finished", _O.result_code), else_=_CODE),
+        result_json=sa.func.coalesce(_O.result_json, _RESULT),
+    )
+)
+_FAIL = (
+    sa.update(artifact_ops)
+    .where(_O.op_key == _KEY, _O.fence == _FENCE, _O.state == "started")
+    .values(state="failed", result_code=_CODE)
+)
+
+
 class SqlLedger:
     def __init__(self, connection: sa.Connection) -> None:
         self._connection = connection
+        self._read: dict[str, set[str]] = {}
+        """The ops that jobs were seen to have in this transaction."""
 
     def results(self, job_id: str, run: int) -> Results:
-        rows = self._connection.execute(
-            sa.select(_O.op_type, _O.run, _O.result_json)
-            .where(_O.job_id == job_id, _O.state == "finished")
-            .order_by(_O.fence)
-        )
+        rows = self._connection.execute(_OF_JOB, {_JOB.key: job_id}).all()
+        self._read[job_id] = {row.op_key for row in rows}
         latest = {
-            OpType(row.op_type): Recorded(row.run, codec.decode(OpType(row.op_type), row.result_json)) for row in rows
+            OpType(row.op_type): Recorded(row.run, codec.decode(OpType(row.op_type), row.result_json))
+            for row in rows
+            if row.state == "finished"
         }
         return Results(run, latest)
 
     def start(self, op_key: str, op_type: OpType, job: ArtifactJob) -> StartedOp:
-        before = self._connection.execute(
-            sa.select(_O.state, _O.run, _O.result_json).where(_O.op_key == op_key)
-        ).first()
-        make = postgresql.insert if self._connection.dialect.name == "postgresql" else sqlite.insert
-        finished = _O.state == "finished"
+        seen = self._is_there(op_key, job.job_id)
+        values = {_KEY.key: op_key, _JOB.key: job.job_id, _RUN.key: job.run, _TYPE.key: op_type.value}
         started = self._connection.execute(
-            make(artifact_ops)
-            .values(
-                op_key=op_key,
-                job_id=job.job_id,
-                run=job.run,
-                op_type=op_type.value,
-                state="started",
-                fence=job.fence,
-                started_at=now(),
-            )
-            .on_conflict_do_update(
-                index_elements=[_O.op_key],
-                where=_O.fence <= job.fence,
-                set_={
-                    # A finished op is of the run that recorded it, until this one records it again.
-                    "run": sa.case((finished, _O.run), else_=job.run),
-                    "fence": job.fence,
-                    "state": sa.case((finished, _O.state), else_="started"),
-                    "started_at": sa.case((finished, _O.started_at), else_=now()),
-                    "result_code": sa.case((finished, _O.result_code), else_=None),
-                },
-            )
-            .returning(_O.op_key)
+            _START[self._connection.dialect.name], {**values, _FENCE.key: job.fence}
         ).first()
         if started is None:
             raise LeaseLost("the op was taken over by a later fence")
-        if before is None:
-            return StartedOp(op_key, op_type, job.run, job.fence, seen=False)
-        if before.state != "finished":
-            return StartedOp(op_key, op_type, job.run, job.fence, seen=True)
-        prior = codec.decode(op_type, before.result_json)
-        return StartedOp(op_key, op_type, job.run, job.fence, seen=True, prior=prior, prior_run=before.run)
+        if started.state != "finished":
+            return StartedOp(op_key, op_type, job.run, job.fence, seen=seen)
+        prior = codec.decode(op_type, started.result_json)
+        return StartedOp(op_key, op_type, job.run, job.fence, seen=True, prior=prior, prior_run=started.run)
+
+    def _is_there(self, op_key: str, job_id: str) -> bool:
+        """A claim has just read the job's ops, and since then nobody else can start one."""
+        if job_id in self._read:
+            return op_key in self._read[job_id]
+        return self._connection.execute(_IS_THERE, {_KEY.key: op_key}).first() is not None
 
     def finish(self, op: StartedOp, result: Result, code: str) -> None:
-        changed = self._connection.execute(
-            sa.update(artifact_ops)
-            .where(_O.op_key == op.op_key, _O.fence == op.fence)
-            .values(
-                # An op that is finished already keeps its first result; the guard is the fence alike.
-                state="finished",
-                run=op.run,
-                finished_at=sa.func.coalesce(_O.finished_at, now()),
-                result_code=sa.case((_O.state == "finished", _O.result_code), else_=code),
-                result_json=sa.func.coalesce(_O.result_json, codec.encode(op.op_type, result)),
-            )
-        )
+        values = {_KEY.key: op.op_key, _FENCE.key: op.fence, _RUN.key: op.run, _CODE.key: code}
+        changed = self._connection.execute(_FINISH, {**values, _RESULT.key: codec.encode(op.op_type, result)})
         if changed.rowcount == 0:
             raise LeaseLost("the op was taken over by a later fence")
 
     def fail(self, op: StartedOp, code: str) -> None:
-        self._connection.execute(
-            sa.update(artifact_ops)
-            .where(_O.op_key == op.op_key, _O.fence == op.fence, _O.state == "started")
-            .values(state="failed", result_code=code)
-        )
+        self._connection.execute(_FAIL, {_KEY.key: op.op_key, _FENCE.key: op.fence, _CODE.key: code})
 
     def mark_abandoned(self, limit: int) -> int:
         prefer_indexes(self._connection)

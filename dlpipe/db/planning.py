@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from functools import cache
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.dialects import postgresql
+from sqlalchemy.engine import Dialect
 
 from dlpipe.core.errors import LedgerUnavailable
 from dlpipe.core.layout import part_slug
 from dlpipe.core.model import JOB_TYPE_ARTIFACT, JobSpec, PlanAnswer
 from dlpipe.core.states import State, Status
-from dlpipe.db.clock import now
+from dlpipe.db.clock import Moment, now
+from dlpipe.db.inserts import ignoring
 from dlpipe.db.schema import artifact_jobs, job_artifacts, jobs, purged_jobs
 
-BATCH = 400
-
-
-def insert_ignoring(connection: sa.Connection, table: sa.Table) -> Any:
-    """An insert that does nothing where a key is taken already; any other broken rule is an error."""
-    make = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
-    return make(table).on_conflict_do_nothing()
+BATCH = 2_000
 
 
 def plan_if_absent(connection: sa.Connection, specs: Sequence[JobSpec]) -> list[PlanAnswer]:
@@ -36,58 +35,15 @@ def plan_if_absent(connection: sa.Connection, specs: Sequence[JobSpec]) -> list[
 
 
 def _plan_batch(connection: sa.Connection, specs: Sequence[JobSpec]) -> list[PlanAnswer]:
-    at = connection.scalar(sa.select(now()))
     unique = {spec.job_id: spec for spec in specs}
-    created = set(
-        connection.scalars(
-            insert_ignoring(connection, jobs)
-            .values(
-                [
-                    {
-                        "job_id": spec.job_id,
-                        "tenant_id": spec.scope.tenant_id,
-                        "project_id": spec.scope.project_id,
-                        "job_type": JOB_TYPE_ARTIFACT,
-                        "status": Status.PENDING.value,
-                        "idempotency_key": spec.job_key,
-                        "request_id": spec.request_id,
-                        "created_at": at,
-                        "updated_at": at,
-                    }
-                    for spec in unique.values()
-                ]
-            )
-            .returning(jobs.c.job_id)
-        )
-    )
+    dialect = connection.dialect
+    add_jobs, add_details = _bulk(dialect.name)
+    at = {"at": connection.scalar(_NOW)}
+    rows = _document(_job_row(spec) for spec in unique.values())
+    created = set(connection.scalars(add_jobs, {"rows": rows, **at}))
     if created:
-        fences = earlier_fences(connection, sorted(created))
-        connection.execute(
-            sa.insert(artifact_jobs),
-            [
-                {
-                    "job_id": spec.job_id,
-                    "tenant_id": spec.scope.tenant_id,
-                    "work_id": spec.work_id,
-                    "artifact_id": spec.artifact_id,
-                    "canonical_url": spec.url.canonical,
-                    "request_url": spec.url.request,
-                    "host": spec.url.host[:255],
-                    "state": State.PLANNED.value,
-                    "fence": fences.get(spec.job_id, 0),
-                    "due_at": spec.not_before or at,
-                    "priority": spec.priority,
-                    "ext": spec.ext,
-                    "expected_sha256": spec.expected_sha256,
-                    "expected_media_type": spec.expected_media_type,
-                    "max_bytes": spec.max_bytes,
-                    "mirrors": list(spec.mirrors) or None,
-                    "part": part_slug(spec.scope.tenant_id, spec.url.canonical),
-                }
-                for spec in unique.values()
-                if spec.job_id in created
-            ],
-        )
+        new = (spec for spec in unique.values() if spec.job_id in created)
+        connection.execute(add_details, {"rows": _document(_detail_row(spec, dialect) for spec in new), **at})
     known = _known(connection, [spec.job_key for spec in unique.values() if spec.job_id not in created])
     answers = []
     for spec in specs:
@@ -100,6 +56,88 @@ def _plan_batch(connection: sa.Connection, specs: Sequence[JobSpec]) -> list[Pla
         else:
             raise LedgerUnavailable(f"job {spec.job_id} was neither inserted nor found")
     return answers
+
+
+# ── many rows in one statement ────────────────────────────────────────────────────────────────────
+#
+# A batch goes in as one JSON document: a statement of thousands of values takes longer to spell and to read than its
+# rows take to insert, and each size of batch would be another statement.
+
+_NOW = sa.select(now())
+_JOB_NAMES = ("job_id", "tenant_id", "project_id", "idempotency_key", "request_id")
+_DETAIL_NAMES = (
+    "job_id", "tenant_id", "work_id", "artifact_id", "canonical_url", "request_url", "host", "due_at", "priority",
+    "ext", "expected_sha256", "expected_media_type", "max_bytes", "mirrors", "part",
+)  # fmt: skip
+
+
+def _job_row(spec: JobSpec) -> tuple[Any, ...]:
+    return spec.job_id, spec.scope.tenant_id, spec.scope.project_id, spec.job_key, spec.request_id
+
+
+def _detail_row(spec: JobSpec, dialect: Dialect) -> tuple[Any, ...]:
+    tenant, url = spec.scope.tenant_id, spec.url
+    return (
+        spec.job_id, tenant, spec.work_id, spec.artifact_id, url.canonical, url.request, url.host[:255],
+        _MOMENT.process_bind_param(spec.not_before, dialect), spec.priority, spec.ext, spec.expected_sha256,
+        spec.expected_media_type, spec.max_bytes, list(spec.mirrors) or None, part_slug(tenant, url.canonical),
+    )  # fmt: skip
+
+
+_MOMENT = Moment()
+
+
+def _document(rows: Iterable[tuple[Any, ...]]) -> str:
+    return json.dumps(list(rows), default=datetime.isoformat, separators=(",", ":"))
+
+
+@cache
+def _bulk(dialect: str) -> tuple[Any, sa.Insert]:
+    """The two inserts of a batch; the first answers the ids that no row had."""
+    at = sa.bindparam("at", type_=Moment)
+    new = _from_document(dialect, jobs, _JOB_NAMES)
+    fixed: dict[str, Any] = {"created_at": at, "updated_at": at}
+    fixed |= {"job_type": sa.literal(JOB_TYPE_ARTIFACT), "status": sa.literal(Status.PENDING.value)}
+    # SQLite takes ON CONFLICT for a part of the query unless that has a WHERE.
+    add_jobs = ignoring(dialect, jobs).from_select(*_selected(new, fixed, sa.true())).returning(jobs.c.job_id)
+    detail = _from_document(dialect, artifact_jobs, _DETAIL_NAMES)
+    earlier = sa.select(purged_jobs.c.fence).where(purged_jobs.c.job_id == detail["job_id"]).scalar_subquery()
+    detail["due_at"] = sa.func.coalesce(detail["due_at"], at)
+    # Where the fence of a purged job had come to it goes on from, or whoever held it in its earlier life would be taken
+    # for a later holder, and its bytes in staging for a later one's.
+    fixed = {"state": sa.literal(State.PLANNED.value), "fence": sa.func.coalesce(earlier, 0)}
+    return add_jobs, sa.insert(artifact_jobs).from_select(*_selected(detail, fixed, sa.true()))
+
+
+def _selected(
+    read: Mapping[str, Any], fixed: Mapping[str, Any], where: sa.ColumnElement[bool]
+) -> tuple[list[str], sa.Select[Any]]:
+    columns = {**read, **fixed}
+    return list(columns), sa.select(*columns.values()).where(where)
+
+
+def _from_document(dialect: str, table: sa.Table, names: Sequence[str]) -> dict[str, Any]:
+    """The columns of that table, read by position from each row of the document, in the document's order."""
+    given = sa.bindparam("rows", type_=sa.Text())
+    if dialect == "sqlite":
+        each = sa.func.json_each(given).table_valued("value")
+        return {
+            name: sa.type_coerce(sa.func.json_extract(each.c.value, f"$[{at}]"), table.c[name].type)
+            for at, name in enumerate(names)
+        }
+    each = sa.func.jsonb_array_elements(sa.cast(given, postgresql.JSONB)).table_valued(
+        sa.column("value", postgresql.JSONB)
+    )
+    texts = ((name, each.c.value.op("->>", return_type=sa.Text())(at)) for at, name in enumerate(names))
+    return {name: text if _is_text(table.c[name]) else sa.cast(text, table.c[name].type) for name, text in texts}
+
+
+def _is_text(column: sa.Column[Any]) -> bool:
+    """Such values are not cast to the column's type: PostgreSQL would cut off what is too long."""
+    return isinstance(column.type.dialect_impl(_POSTGRESQL), sa.String)
+
+
+_POSTGRESQL: Dialect = postgresql.dialect()  # type: ignore[no-untyped-call]
 
 
 def earlier_fences(connection: sa.Connection, job_ids: Sequence[str]) -> dict[str, int]:

@@ -19,7 +19,7 @@ from dlpipe.db.clock import after as from_now
 from dlpipe.db.clock import now
 from dlpipe.db.download_schema import download_files, download_jobs
 from dlpipe.db.guards import in_states
-from dlpipe.db.planning import insert_ignoring
+from dlpipe.db.inserts import insert_ignoring
 from dlpipe.db.rows import is_uuid
 from dlpipe.db.schema import (
     artifact_jobs,

@@ -5,10 +5,10 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from functools import cache
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql, sqlite
 
 from dlpipe.core.model import ArtifactRecord, Fault
 from dlpipe.core.ports import FirstCopy, KnownBlob
@@ -16,44 +16,117 @@ from dlpipe.db import faults
 from dlpipe.db.clock import after, now
 from dlpipe.db.faults import with_faults
 from dlpipe.db.garbage import is_retired
-from dlpipe.db.planning import insert_ignoring
+from dlpipe.db.inserts import ignoring, upserting
 from dlpipe.db.rows import record_from
 from dlpipe.db.schema import artifact_retirements, artifacts, hash_index, job_artifacts, manifest, url_index
 
-_H, _U, _A = hash_index.c, url_index.c, artifacts.c
+_H, _U, _A, _R = hash_index.c, url_index.c, artifacts.c, job_artifacts.c
 _CHUNK = 500
+
+# What every job does is built once: to build a statement costs more than to execute it.
+_FIRST_COPY = sa.select(_H.pointer, _H.job_id).where(
+    _H.scope == sa.bindparam("its_scope"), _H.sha256 == sa.bindparam("its_sha256")
+)
+_UNRETIRE = sa.delete(artifact_retirements).where(
+    artifact_retirements.c.artifact_uuid == sa.bindparam("its_uuid", type_=_A.artifact_uuid.type)
+)
+_WHOLE = frozenset({"run", "sha256", "pointer", "byte_size"})
+"""Without these there is no row of the manifest."""
+
+
+@cache
+def _add_artifact(dialect: str) -> Any:
+    """Answers a row when the artifact is new."""
+    return ignoring(dialect, artifacts).values(created_at=now()).returning(_A.artifact_uuid)
+
+
+@cache
+def _link(dialect: str) -> Any:
+    """The artifact becomes the last of its job's results, unless it is one already."""
+    its_job = sa.bindparam("its_job", type_=_R.job_id.type)
+    last = sa.select(sa.func.max(_R.position)).where(_R.job_id == its_job, _R.role == "result").scalar_subquery()
+    position = sa.func.coalesce(last + 1, 0)
+    return ignoring(dialect, job_artifacts).values(
+        job_id=its_job,
+        role="result",
+        position=position,
+        artifact_uuid=sa.bindparam("its_uuid", type_=_R.artifact_uuid.type),
+    )
+
+
+@cache
+def _known_url(recent: bool) -> sa.Select[Any]:
+    found = sa.select(url_index).where(
+        _U.scope == sa.bindparam("its_scope"),
+        _U.url_sha256 == sa.bindparam("its_url_sha256"),
+        _U.canonical_url == sa.bindparam("its_url"),
+        ~faults.is_marked(_U.sha256, _U.pointer),
+    )
+    return found.where(_U.seen_at > after(sa.bindparam("since_s", type_=sa.Float()))) if recent else found
+
+
+@cache
+def _see_url(dialect: str) -> Any:
+    """All values are bound by the names of their columns."""
+    insert = upserting(dialect, url_index).values(
+        {**{name: sa.bindparam(f"its_{name}", type_=_U[name].type) for name in _BOUND_OF_URL}, "seen_at": now()}
+    )
+    return insert.on_conflict_do_update(
+        index_elements=[_U.scope, _U.url_sha256],
+        set_={name: insert.excluded[name] for name in (*_BOUND_OF_URL[2:], "seen_at")},
+    )
+
+
+_BOUND_OF_URL = "scope url_sha256 canonical_url sha256 pointer size content_type etag last_modified".split()
+
+
+def _measures(names: tuple[str, ...]) -> dict[str, sa.BindParameter[Any]]:
+    return {name: sa.bindparam(f"its_{name}", type_=manifest.c[name].type) for name in names}
+
+
+_ITS_MANIFEST = sa.bindparam("its_uuid", type_=manifest.c.artifact_uuid.type)
+
+
+@cache
+def _note_all(dialect: str, names: tuple[str, ...]) -> Any:
+    its_job = sa.bindparam("its_job", type_=manifest.c.job_id.type)
+    values = {"artifact_uuid": _ITS_MANIFEST, "job_id": its_job, "created_at": now(), **_measures(names)}
+    insert = upserting(dialect, manifest).values(values)
+    return insert.on_conflict_do_update(
+        index_elements=[manifest.c.artifact_uuid], set_={name: insert.excluded[name] for name in names}
+    )
+
+
+@cache
+def _note_more(names: tuple[str, ...]) -> sa.Update:
+    return sa.update(manifest).where(manifest.c.artifact_uuid == _ITS_MANIFEST).values(**_measures(names))
 
 
 class SqlRegistry:
     def __init__(self, connection: sa.Connection) -> None:
         self._connection = connection
+        self._dialect = connection.dialect.name
 
     def known_url(self, tenant_id: str, canonical_url: str, trust_s: float | None) -> KnownBlob | None:
-        found = sa.select(url_index).where(
-            _U.scope == tenant_id,
-            _U.url_sha256 == _url_sha256(canonical_url),
-            _U.canonical_url == canonical_url,
-            ~faults.is_marked(_U.sha256, _U.pointer),
-        )
+        wanted: dict[str, Any] = {
+            "its_scope": tenant_id,
+            "its_url_sha256": _url_sha256(canonical_url),
+            "its_url": canonical_url,
+        }
         if trust_s is not None:
-            found = found.where(_U.seen_at > after(-trust_s))
-        row = self._connection.execute(found).first()
+            wanted["since_s"] = -trust_s
+        row = self._connection.execute(_known_url(trust_s is not None), wanted).first()
         if row is None:
             return None
         return KnownBlob(row.sha256, row.pointer, row.size, row.etag, row.last_modified, row.content_type)
 
     def first_copy(self, dedupe_scope: str, sha256: str) -> FirstCopy | None:
-        row = self._connection.execute(
-            sa.select(_H.pointer, _H.job_id).where(_H.scope == dedupe_scope, _H.sha256 == sha256)
-        ).first()
+        row = self._connection.execute(_FIRST_COPY, {"its_scope": dedupe_scope, "its_sha256": sha256}).first()
         return FirstCopy(row.pointer, row.job_id) if row else None
 
     def add_copy(self, dedupe_scope: str, sha256: str, pointer: str, size: int, job_id: str) -> None:
-        self._connection.execute(
-            insert_ignoring(self._connection, hash_index).values(
-                scope=dedupe_scope, sha256=sha256, pointer=pointer, size=size, job_id=job_id
-            )
-        )
+        copy = {"scope": dedupe_scope, "sha256": sha256, "pointer": pointer, "size": size, "job_id": job_id}
+        self._connection.execute(ignoring(self._dialect, hash_index), copy)
 
     def repoint(self, dedupe_scope: str, sha256: str, old: str, new: str, job_id: str) -> None:
         self._connection.execute(
@@ -79,39 +152,26 @@ class SqlRegistry:
         return found
 
     def add_artifact(self, record: ArtifactRecord) -> None:
-        insert = insert_ignoring(self._connection, artifacts)
+        made = self._connection.execute(
+            _add_artifact(self._dialect),
+            {
+                "artifact_uuid": record.artifact_uuid,
+                "tenant_id": record.scope.tenant_id,
+                "project_id": record.scope.project_id,
+                "artifact_type": record.artifact_type,
+                "storage_backend": record.storage_backend,
+                "storage_pointer": record.storage_pointer,
+                "content_type": record.content_type,
+                "byte_size": record.byte_size,
+                "sha256": record.sha256,
+                "schema_version": record.schema_version,
+                "created_by_job_id": record.created_by_job_id,
+            },
+        ).first()
+        if made is None:  # what was given up with a purge is registered anew
+            self._connection.execute(_UNRETIRE, {"its_uuid": record.artifact_uuid})
         self._connection.execute(
-            insert.values(
-                artifact_uuid=record.artifact_uuid,
-                tenant_id=record.scope.tenant_id,
-                project_id=record.scope.project_id,
-                artifact_type=record.artifact_type,
-                storage_backend=record.storage_backend,
-                storage_pointer=record.storage_pointer,
-                content_type=record.content_type,
-                byte_size=record.byte_size,
-                sha256=record.sha256,
-                schema_version=record.schema_version,
-                created_at=now(),
-                created_by_job_id=record.created_by_job_id,
-            )
-        )
-        # What was given up with a purge is registered anew.
-        self._connection.execute(
-            sa.delete(artifact_retirements).where(artifact_retirements.c.artifact_uuid == record.artifact_uuid)
-        )
-        position = self._connection.scalar(
-            sa.select(sa.func.coalesce(sa.func.max(job_artifacts.c.position) + 1, 0)).where(
-                job_artifacts.c.job_id == record.created_by_job_id, job_artifacts.c.role == "result"
-            )
-        )
-        self._connection.execute(
-            insert_ignoring(self._connection, job_artifacts).values(
-                job_id=record.created_by_job_id,
-                role="result",
-                position=position,
-                artifact_uuid=record.artifact_uuid,
-            )
+            _link(self._dialect), {"its_job": record.created_by_job_id, "its_uuid": record.artifact_uuid}
         )
 
     def newest_result(self, job_id: str) -> ArtifactRecord | None:
@@ -147,13 +207,8 @@ class SqlRegistry:
         return faults.mend(self._connection, sha256, pointer)
 
     def see_url(self, tenant_id: str, canonical_url: str, blob: KnownBlob) -> None:
-        make = postgresql.insert if self._connection.dialect.name == "postgresql" else sqlite.insert
-        facts = {**_facts(canonical_url, blob), "seen_at": now()}
-        self._connection.execute(
-            make(url_index)
-            .values(scope=tenant_id, url_sha256=_url_sha256(canonical_url), **facts)
-            .on_conflict_do_update(index_elements=[_U.scope, _U.url_sha256], set_=facts)
-        )
+        facts = {"scope": tenant_id, "url_sha256": _url_sha256(canonical_url), **_facts(canonical_url, blob)}
+        self._connection.execute(_see_url(self._dialect), {f"its_{name}": value for name, value in facts.items()})
 
     def recall_url(self, tenant_id: str, canonical_url: str, blob: KnownBlob, artifact_uuid: str) -> None:
         made = sa.select(_A.created_at).where(_A.artifact_uuid == artifact_uuid).scalar_subquery()
@@ -164,7 +219,7 @@ class SqlRegistry:
 
     def _know_url(self, tenant_id: str, canonical_url: str, blob: KnownBlob, seen_at: Any) -> None:
         self._connection.execute(
-            insert_ignoring(self._connection, url_index).values(
+            ignoring(self._dialect, url_index).values(
                 scope=tenant_id, url_sha256=_url_sha256(canonical_url), **_facts(canonical_url, blob), seen_at=seen_at
             )
         )
@@ -182,13 +237,11 @@ class SqlRegistry:
         )
 
     def note(self, artifact_uuid: str, job_id: str, facts: Mapping[str, Any]) -> None:
-        changed = self._connection.execute(
-            sa.update(manifest).where(manifest.c.artifact_uuid == artifact_uuid).values(**facts)
-        )
-        if changed.rowcount == 0:
-            self._connection.execute(
-                sa.insert(manifest).values(artifact_uuid=artifact_uuid, job_id=job_id, created_at=now(), **facts)
-            )
+        values = {"its_uuid": artifact_uuid, **{f"its_{name}": value for name, value in facts.items()}}
+        if not set(facts) >= _WHOLE and self._connection.execute(_note_more(tuple(facts)), values).rowcount:
+            return
+        # Half a row that is not there yet the database refuses.
+        self._connection.execute(_note_all(self._dialect, tuple(facts)), {**values, "its_job": job_id})
 
 
 def _facts(canonical_url: str, blob: KnownBlob) -> dict[str, Any]:

@@ -74,13 +74,13 @@ def join(base: Address, location: str) -> str | None:
 
 
 def _parts(url: ada_url.URL) -> ParsedUrl:
-    scheme = url.protocol.rstrip(":")
+    href = url.href  # each further part is a call of its own, so what cannot be there is not asked for
     return ParsedUrl(
-        scheme=scheme,
-        has_userinfo=bool(url.username or url.password),
+        scheme=href.partition(":")[0],
+        has_userinfo="@" in href and bool(url.username or url.password),
         host=url.hostname,
         port=int(url.port) if url.port else None,
         path=url.pathname,
         # An empty query is spelled `?` and is not the same address as none at all.
-        query=url.search[1:] if url.search else ("" if "?" in url.href.partition("#")[0] else None),
+        query=url.search[1:] if "?" in href.partition("#")[0] else None,
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -170,6 +171,31 @@ def test_a_server_that_dies_is_told_as_unavailable_and_one_that_returns_is_used_
         assert bench.view(job_id).status == "pending"  # nothing was written, and the next connection works
     cut()  # while nobody works
     assert bench.plan(spec("n0"))[0].outcome == "known"
+    database.close()
+
+
+def test_after_a_restart_of_the_server_no_connection_from_before_is_used(
+    postgres: Postgres, postgres_template: str
+) -> None:
+    """Nobody is told: no unit had begun, and each finds out with its first word."""
+    database = SqlDatabase(postgres.create_database(postgres_template))
+    bench = Bench(database)
+    job_id = bench.job()
+
+    def all_at_once() -> None:
+        with ExitStack() as stack:
+            units = [stack.enter_context(use()) for use in (database.write, database.read, database.read)]
+            assert [unit.jobs.get_current_state(job_id) for unit in units] == [State.PLANNED] * 3
+
+    for _ in range(2):
+        all_at_once()
+        with postgres.connect() as admin:
+            admin.execute(
+                "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE datname = %s",
+                [database.url.database],
+            )
+    all_at_once()
+    assert database.schema_version() is not None
     database.close()
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from dlpipe.core import flow, states
 from dlpipe.core.errors import IllegalTransition
+from dlpipe.core.model import Scope
 from dlpipe.core.ports import Claimed, Past, Refused
 from dlpipe.core.recovery import FailureWrite
 from dlpipe.core.states import Moment, State, Status
@@ -20,6 +21,13 @@ S = State
 STAGES = [row.name for row in flow.STAGES]
 HELD = {"lease_owner": "t", "lease_until": after(600.0)}
 FREE = {"lease_owner": None, "lease_until": None}
+
+
+def test_a_claim_is_told_whose_the_job_is_among_those_of_others(bench: Bench) -> None:
+    asked = [{"tenant_id": f"t{n}", "project_id": f"p{n}", "request_id": f"r{n}"} for n in range(3)]
+    for fields in asked:
+        job = bench.hold("head", bench.job(**fields))
+        assert (job.scope, job.request_id) == (Scope(fields["tenant_id"], fields["project_id"]), fields["request_id"])
 
 
 def test_the_first_claim_starts_the_first_run(bench: Bench) -> None:

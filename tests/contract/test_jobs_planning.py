@@ -15,7 +15,8 @@ from dlpipe.core.model import PlanAnswer, Scope
 from dlpipe.core.states import State, Status
 from dlpipe.db import SqlDatabase
 from dlpipe.db.clock import now
-from dlpipe.db.planning import BATCH, insert_ignoring
+from dlpipe.db.inserts import insert_ignoring
+from dlpipe.db.planning import BATCH
 from dlpipe.db.schema import artifact_jobs, jobs
 from tests.ledgers import FOR_GOOD, SOON, UNKNOWN, Bench, everything, spec
 
@@ -159,6 +160,14 @@ def test_of_a_call_that_fails_nothing_has_happened(bench: Bench) -> None:
     with pytest.raises(IntegrityError):
         bench.plan(spec("good"), replace(spec("bad"), work_id=cast("str", None)))
     assert everything(bench.database) == before
+
+
+def test_a_text_that_no_column_can_hold_is_an_error_and_never_cut_off(postgres_url: str) -> None:
+    database = SqlDatabase(postgres_url)
+    with pytest.raises(sa.exc.DataError), database.write() as unit:
+        unit.jobs.plan_if_absent([spec("good"), replace(spec("bad"), work_id="x" * 513)])
+    assert everything(database)["jobs"] == []
+    database.close()
 
 
 def test_an_id_that_another_key_holds_is_an_error(bench: Bench) -> None:

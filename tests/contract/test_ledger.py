@@ -108,6 +108,17 @@ def test_the_next_holder_learns_that_the_op_was_started(bench: Bench) -> None:
     assert start(bench, later) == StartedOp("k", OpType.HEAD, 1, later.fence, seen=True)
 
 
+def test_who_has_read_the_jobs_ops_learns_alike_which_were_started(bench: Bench) -> None:
+    """As a claim does it, which spares the second look."""
+    job = held(bench)
+    start(bench, job)
+    later = next_holder(bench, job)
+    with bench.database.write() as unit:
+        unit.ledger.results(later.job_id, 1)
+        assert unit.ledger.start("k", OpType.HEAD, later) == StartedOp("k", OpType.HEAD, 1, later.fence, seen=True)
+        assert not unit.ledger.start("another", OpType.HEAD, later).seen
+
+
 def test_a_finished_op_is_replayed_with_its_result_and_run(bench: Bench) -> None:
     job = held(bench)
     finish(bench, start(bench, job))
