@@ -173,10 +173,11 @@ class Torrents(_Section):
 
 
 class Worker(_Section):
-    """The workers of the one-machine stack."""
+    """`processes` and `threads` are those of the one-machine stack; `grace_s` holds for every worker."""
 
     processes: int = Field(2, ge=1, le=64)
     threads: int = Field(4, ge=1, le=256)
+    grace_s: float = Field(25.0, gt=0, le=86_400)
 
 
 class Metrics(_Section):

@@ -41,6 +41,7 @@ from dlpipe.embedded.service import Service
 from dlpipe.embedded.stack import Stack
 from dlpipe.embedded.tether import die_with_parent
 from dlpipe.lease.beat import SingleFlight
+from dlpipe.lease.ending import Ending
 from dlpipe.lease.lock import RedisLeases
 from dlpipe.lease.progress import RedisProgress
 from dlpipe.lease.reservations import RedisReservations
@@ -66,7 +67,8 @@ __all__ = [
     "deps",
     "die_with_parent",
     "dress_lines",
-    "give_up_leases",
+    "end_in_grace",
+    "hear_the_end",
     "loaded",
     "prepare",
     "private_redis",
@@ -467,10 +469,31 @@ def dress_lines(logger: logging.Logger, tasks: Collection[str]) -> None:
             spoken.addFilter(lines.Unless(tasks))
 
 
-def give_up_leases() -> None:
-    """This process is told to end: what it is in the middle of stops at its next chunk and is handed back."""
-    # In a thread of its own, as this is called from a signal handler, which must not wait for a lock.
-    threading.Thread(target=lambda: _leases().give_up(), name="dlpipe-give-up", daemon=True).start()
+@cache
+def _ending() -> Ending:
+    return Ending()
+
+
+def hear_the_end() -> None:
+    """In a worker's main process before it forks, and in each child: from now on it hears that the worker is to end.
+
+    What it is in the middle of then stops at its next chunk and is handed back.
+    """
+    _ending().hear(lambda: _leases().give_up())
+
+
+def end_in_grace() -> None:
+    """This worker is told to end: all its processes give up their leases, and after the grace time it is gone."""
+    _ending().say()
+    threading.Thread(target=_end_by_force, name="dlpipe-grace", daemon=True).start()
+
+
+def _end_by_force() -> None:
+    time.sleep(settings().worker.grace_s)
+    log.warning("not at an end %s s after it was told to: this worker ends by force", settings().worker.grace_s)
+    # Not by an exception: a thread that waits for a silent server would be waited for. The children end with this
+    # process, and what they held is handed on as that of the dead.
+    os._exit(1)
 
 
 def _arm_crash_points() -> None:
