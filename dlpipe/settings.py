@@ -123,6 +123,24 @@ class Quota(_Section):
     margin: float = Field(1.05, ge=1.0, le=10.0)
 
 
+class Database(_Section):
+    """Of a ledger in PostgreSQL: the pool of each process, and how long it waits for anything."""
+
+    pool_size: int = Field(8, ge=1, le=1_000)
+    pool_overflow: int = Field(8, ge=0, le=1_000)
+    pool_wait_s: float = Field(30.0, gt=0, le=3_600)
+    recycle_s: float = Field(1_800.0, gt=0)
+    connect_s: float = Field(10.0, ge=2, le=600)
+    statement_s: float = Field(60.0, gt=0, le=86_400)
+    lock_s: float = Field(20.0, gt=0, le=86_400)
+
+    @model_validator(mode="after")
+    def _possible(self) -> Database:
+        if self.lock_s >= self.statement_s:
+            raise ValueError("lock_s must be less than statement_s, which ends a statement that waits as well")
+        return self
+
+
 class Dispatch(_Section):
     every_s: float = Field(2.0, gt=0)
     window: int = Field(2_000, ge=1)
@@ -210,6 +228,7 @@ class Settings(_Section):
     log_format: Literal["text", "json"] = "text"
     allow_private: bool = False
     offline: bool = False
+    database: Database = Database()
     lease: Lease = Lease()
     store: Store = Store()
     dedupe: Dedupe = Dedupe()

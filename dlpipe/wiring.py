@@ -47,6 +47,7 @@ from dlpipe.lease.progress import RedisProgress
 from dlpipe.lease.reservations import RedisReservations
 from dlpipe.lease.watch import RedisWatch
 from dlpipe.pipeline.deps import Deps, HealPolicy, Policy, StreamPolicy
+from dlpipe.pipeline.settling import settle
 from dlpipe.pipeline.top import Watcher
 from dlpipe.pipeline.torrents import DownloadPolicy, Messages, TorrentDeps
 from dlpipe.settings import Settings
@@ -279,11 +280,31 @@ def _host_line(redis_uri: str, _pid: int) -> RedisLine:
 def database() -> SqlDatabase:
     """The ledger, checked; the embedded one is made when it is not there yet, and that is said."""
     chosen = settings()
-    made = SqlDatabase(chosen.database_uri)
+    made = open_database(chosen)
     if chosen.private_database and made.sqlite_file is not None:
         _make_if_absent(made, made.sqlite_file)
     made.check_schema()
     return made
+
+
+def open_database(chosen: Settings) -> SqlDatabase:
+    """The ledger, as it is: not made, and not checked."""
+    from dlpipe.db.sessions import Sessions
+
+    kept = chosen.database
+    return SqlDatabase(
+        chosen.database_uri,
+        pool_size=kept.pool_size,
+        sessions=Sessions(
+            pool_size=kept.pool_size,
+            pool_overflow=kept.pool_overflow,
+            pool_wait_s=kept.pool_wait_s,
+            recycle_s=kept.recycle_s,
+            connect_s=kept.connect_s,
+            statement_s=kept.statement_s,
+            lock_s=kept.lock_s,
+        ),
+    )
 
 
 def _make_if_absent(ledger: SqlDatabase, file: Path) -> None:
@@ -344,8 +365,7 @@ def _leases() -> RedisLeases:
     chosen = settings()
 
     def mirror(claims: Sequence[tuple[str, int]], ttl_s: float) -> set[str]:
-        with database().write() as unit:
-            return unit.jobs.renew(claims, ttl_s)
+        return settle(database(), lambda unit: unit.jobs.renew(claims, ttl_s))
 
     return RedisLeases(redis_client(), ttl_s=chosen.lease.ttl_s, renew_s=chosen.lease.renew_s, mirror=mirror)
 
