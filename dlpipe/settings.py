@@ -23,12 +23,21 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, m
 
 from dlpipe.core.errors import Misconfigured
 from dlpipe.embedded.redis import socket_path
+from dlpipe.lease.connect import SENTINEL, connect
 
 PREFIX = "DLPIPE_"
 CONFIG_ENV = "DLPIPE_CONFIG"
 CRASH_ENV = "DLPIPE_CRASH_POINT"
 _NOT_SETTINGS = frozenset({CONFIG_ENV, CRASH_ENV})
-_PATHS = ("home", "store.root", "net.limits_file", "net.ca_file", "torrents.ca_file", "torrents.local_path")
+_PATHS = (
+    "home",
+    "store.root",
+    "net.limits_file",
+    "net.ca_file",
+    "broker.ca_file",
+    "torrents.ca_file",
+    "torrents.local_path",
+)
 _SQLITE_FILE = re.compile(r"(sqlite(?:\+\w+)?:///)(?!/|file:|:memory:)([^?]+)(.*)", re.DOTALL)
 
 
@@ -215,7 +224,19 @@ class Metrics(_Section):
 
 
 class Broker(_Section):
+    """`quorum` and `ca_file` are for RabbitMQ."""
+
     ack_emulation: bool = False
+    quorum: bool = True
+    ca_file: Path | None = None
+    sentinel_master: str | None = None
+
+
+class Redis(_Section):
+    """For addresses of Sentinels: what they call the server, and how to log in to them."""
+
+    sentinel_master: str | None = None
+    sentinel_password: SecretStr | None = None
 
 
 class Settings(_Section):
@@ -241,6 +262,7 @@ class Settings(_Section):
     torrents: Torrents = Torrents()
     worker: Worker = Worker()
     broker: Broker = Broker()
+    redis: Redis = Redis()
     metrics: Metrics = Metrics()
 
     @model_validator(mode="after")
@@ -250,6 +272,22 @@ class Settings(_Section):
                 "broker_url is not a Redis, so redis_url must say where leases are kept (DLPIPE_REDIS_URL)"
             )
         return self
+
+    @model_validator(mode="after")
+    def _masters(self) -> Settings:
+        if self.redis_uri.startswith(SENTINEL) and self.lease_master is None:
+            raise ValueError("redis_url names Sentinels, so redis.sentinel_master must say what they call the server")
+        if self.broker_uri.startswith(SENTINEL) and self.broker_master is None:
+            raise ValueError("broker_url names Sentinels, so broker.sentinel_master must say what they call the server")
+        return self
+
+    @property
+    def lease_master(self) -> str | None:
+        return self.redis.sentinel_master or (self.broker.sentinel_master if self.redis_url is None else None)
+
+    @property
+    def broker_master(self) -> str | None:
+        return self.broker.sentinel_master or self.redis.sentinel_master
 
     @property
     def home_dir(self) -> Path:
@@ -298,7 +336,7 @@ class Settings(_Section):
 
 
 def _is_redis(url: str) -> bool:
-    return url.split(":", 1)[0] in ("redis", "rediss", "unix", "redis+socket")
+    return url.split(":", 1)[0] in ("redis", "rediss", "unix", "redis+socket", "sentinel")
 
 
 def _as_redis_py(url: str) -> str:
@@ -308,6 +346,9 @@ def _as_redis_py(url: str) -> str:
 def _as_kombu(url: str) -> str:
     if url.startswith("unix://"):
         return url.replace("unix://", "redis+socket://", 1).replace("db=", "virtual_host=", 1)
+    if url.startswith("rediss://") and "ssl_cert_reqs=" not in url:
+        # Left to itself kombu would take any certificate; redis-py does not.
+        return f"{url}{'&' if '?' in url else '?'}ssl_cert_reqs=required"
     return url
 
 
@@ -425,17 +466,22 @@ def _check_addresses(chosen: Settings, sources: Mapping[str, str]) -> None:
     if chosen.broker_url is not None:
         _check("broker_url", chosen.broker_uri, _read_broker, sources)
     if not chosen.private_redis:
-        _check("broker_url" if chosen.redis_url is None else "redis_url", chosen.redis_uri, _read_redis, sources)
+
+        def read(url: str) -> object:
+            return connect(url, master=chosen.lease_master)
+
+        _check("broker_url" if chosen.redis_url is None else "redis_url", chosen.redis_uri, read, sources)
 
 
 def _check_certificates(chosen: Settings, sources: Mapping[str, str]) -> None:
     """A worker would find out at its first download only."""
-    if chosen.net.ca_file is None:
-        return
-    try:
-        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(chosen.net.ca_file)
-    except OSError:
-        raise _wrong("net.ca_file", sources, "it is not a file of certificates in PEM that can be read") from None
+    for name in ("net.ca_file", "broker.ca_file"):
+        file: Path | None = _get(chosen, name)
+        try:
+            if file is not None:
+                ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(file)
+        except OSError:
+            raise _wrong(name, sources, "it is not a file of certificates in PEM that can be read") from None
 
 
 def _check(name: str, url: str, read: Callable[[str], object], sources: Mapping[str, str]) -> None:
@@ -469,12 +515,6 @@ def _read_broker(url: str) -> object:
     if "://" not in url:
         raise ValueError("kombu would take it for a host name")
     return Connection(url).get_transport_cls()
-
-
-def _read_redis(url: str) -> object:
-    from redis import ConnectionPool
-
-    return ConnectionPool.from_url(url)
 
 
 def _config_file(env: Mapping[str, str]) -> Path | None:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import redis
 from redis.backoff import NoBackoff
@@ -41,6 +41,7 @@ from dlpipe.embedded.service import Service
 from dlpipe.embedded.stack import Stack
 from dlpipe.embedded.tether import die_with_parent
 from dlpipe.lease.beat import SingleFlight
+from dlpipe.lease.connect import connect
 from dlpipe.lease.ending import Ending
 from dlpipe.lease.lock import RedisLeases
 from dlpipe.lease.progress import RedisProgress
@@ -129,7 +130,7 @@ def _build(chosen: Settings, publisher: Publisher) -> Deps:
         publisher=publisher,
         progress=RedisProgress(line),
         reservations=RedisReservations(line),
-        flips=HostFlips(SharedFlips(_host_line(chosen.redis_uri, os.getpid())), LocalFlips()),
+        flips=HostFlips(SharedFlips(_host_line(os.getpid())), LocalFlips()),
         parse_url=urls.parse,
         policy=policy(chosen),
         forbidden=lambda host, port: guard.forbidden(host, port, net),
@@ -259,7 +260,7 @@ def _hub(chosen: Settings, policy: NetPolicy) -> Hub:
     return Hub(
         policy,
         limits=limits.read(chosen.net.limits_file, limits.Bounds(chosen.net.rate_per_s, chosen.net.slots_per_host)),
-        line=_host_line(chosen.redis_uri, os.getpid()),
+        line=_host_line(os.getpid()),
         caching=CachePolicy(chosen.http_cache, chosen.net.cache_mib * MIB, chosen.net.cache_ttl_s)
         if chosen.net.cache
         else None,
@@ -267,12 +268,12 @@ def _hub(chosen: Settings, policy: NetPolicy) -> Hub:
 
 
 @cache
-def _host_line(redis_uri: str, _pid: int) -> RedisLine:
+def _host_line(_pid: int) -> RedisLine:
     """Where the processes agree about hosts."""
     from dlpipe.net.line import RedisLine
 
     # A client of its own: who waits for a turn at a host must not wait long for Redis to say so.
-    client = redis.Redis.from_url(redis_uri, socket_timeout=1, socket_connect_timeout=1, retry=Retry(NoBackoff(), 0))
+    client = _redis(socket_timeout=1, socket_connect_timeout=1, retry=Retry(NoBackoff(), 0))
     return RedisLine(client)
 
 
@@ -355,9 +356,14 @@ def trash() -> LocalTrash:
 
 @cache
 def redis_client() -> redis.Redis:
-    return redis.Redis.from_url(
-        settings().redis_uri, socket_timeout=10, socket_connect_timeout=5, health_check_interval=30
-    )
+    return _redis(socket_timeout=10, socket_connect_timeout=5, health_check_interval=30)
+
+
+def _redis(**options: Any) -> redis.Redis:
+    chosen = settings()
+    secret = chosen.redis.sentinel_password
+    password = secret.get_secret_value() if secret else None
+    return connect(chosen.redis_uri, master=chosen.lease_master, sentinel_password=password, **options)
 
 
 @cache
@@ -383,7 +389,7 @@ def watcher(publisher: Callable[[], Publisher], scope: Scope) -> Watcher:
 
 @cache
 def _impatient_redis() -> redis.Redis:
-    return redis.Redis.from_url(settings().redis_uri, socket_timeout=1, socket_connect_timeout=1)
+    return _redis(socket_timeout=1, socket_connect_timeout=1)
 
 
 def single_flight(name: str, ttl_s: float) -> SingleFlight:

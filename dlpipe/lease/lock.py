@@ -85,7 +85,7 @@ class RedisLeases:
         """Tokens of leases whose release failed, and their jobs."""
         self._ending = False
         self.heartbeat = Heartbeat(self._extend, mirror, ttl_s, renew_s, clock)
-        self.stops = stops.Stops(lambda job_ids: stops.marks(redis, job_ids))
+        self.stops = stops.Stops(lambda job_ids: stops.marks(redis, [PREFIX + job_id for job_id in job_ids]))
 
     @contextmanager
     def hold(self, job_id: str) -> Iterator[Lease]:
@@ -116,7 +116,7 @@ class RedisLeases:
     def stop(self, job_id: str) -> bool:
         """Leave a mark for whoever holds the job now; False: nobody does."""
         try:
-            return stops.mark(self._redis, PREFIX + job_id, job_id)
+            return stops.mark(self._redis, PREFIX + job_id)
         except RedisError as error:
             raise _unavailable(error) from error
 
