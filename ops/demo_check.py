@@ -70,7 +70,9 @@ def _ended(jobs: list[sqlite3.Row]) -> Finding:
 
 
 def _files(store: Path, origin: Path, jobs: list[sqlite3.Row], records: list[sqlite3.Row]) -> Iterator[Finding]:
-    names = {path: _sha256(path) for path in store.rglob("*") if path.is_file() and ".staging" not in path.parts}
+    # What begins with a dot is the store's own: its mark, and what is being received.
+    shown = [path for path in store.rglob("*") if path.is_file() and path.relative_to(store).parts[0][0] != "."]
+    names = {path: _sha256(path) for path in shown}
     yield Finding(
         f"the bytes of all {len(names)} files in the store hash to their names, and none can be written to",
         tuple(str(p) for p, digest in names.items() if p.name.split(".")[0] != digest or p.stat().st_mode & 0o222),

@@ -35,6 +35,7 @@ _VARIES = (
     (re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d+)?( ?UTC|\+00:00|Z)?"), "<time>"),
     (re.compile(r"\d{4}-\d\d-\d\d"), "<day>"),
     (re.compile(r"\b(bytes_written|resumed_from_bytes|range_start|elapsed_ms|fsync_ms)=\d+"), r"\1=<count>"),
+    (re.compile(r"\(schema \d{4}\)"), "(schema <number>)"),
     (re.compile(r"\(debug id [0-9a-f]+\)"), "(debug id <id>)"),
     (re.compile(r"\bworker(\d) \d+|\b(helper|beat) \d+"), "<pid>"),
     (re.compile(r"\b\d+(\.\d+)? ?(ms|s|min|h|(B|KiB|MiB)/s)(?=[\s,;.)]|$)"), "<measure>"),
