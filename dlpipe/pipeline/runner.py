@@ -175,19 +175,20 @@ def _claim(
 def _carry_out(deps: Deps, stage: Stage, stage_name: str, work: Work, began: float) -> Outcome:
     job = work.job
 
-    def record(unit: Unit) -> State:
-        state = stage.record(unit, work, result)
-        # First the job's row, then the op, as in a claim: the other way round, the two could block each other.
-        unit.jobs.advance(job, flow.stage(stage_name), state)
-        unit.ledger.finish(work.op, result, "ok")
-        crash_point(f"{stage_name}.recording")
-        return state
-
     try:
         stores.recognise(deps)  # an unmounted store must get no bytes, and lose none
         result = (stage.probe(work) if work.op.seen else None) or stage.perform(work)
         crash_point(f"{stage_name}.performed")
         work.lease.check()
+
+        def record(unit: Unit) -> State:
+            state = stage.record(unit, work, result)
+            # First the job's row, then the op, as in a claim: the other way round, the two could block each other.
+            unit.jobs.advance(job, flow.stage(stage_name), state)
+            unit.ledger.finish(work.op, result, "ok")
+            crash_point(f"{stage_name}.recording")
+            return state
+
         done = Done(settle(deps.database, record))
         if work.op.prior is None:
             telling.recorded(deps, stage_name, done, result, deps.clock() - began)
