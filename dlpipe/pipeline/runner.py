@@ -174,7 +174,6 @@ def _claim(
 
 def _carry_out(deps: Deps, stage: Stage, stage_name: str, work: Work, began: float) -> Outcome:
     job = work.job
-
     try:
         stores.recognise(deps)  # an unmounted store must get no bytes, and lose none
         result = (stage.probe(work) if work.op.seen else None) or stage.perform(work)
