@@ -28,7 +28,7 @@ class FailureWrite:
     keeps_state: bool = False
     """The file is in its place: the job waits where it is instead of going back to the start."""
     put_off: bool = False
-    """The server asked for the wait: from the first such on it is counted how long that goes on."""
+    """The server asked for the wait: how long it does so is counted, from the first such wait on."""
 
 
 PUT_OFF = frozenset({"retry_after", "host_cooling_down"})

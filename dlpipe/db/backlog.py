@@ -17,7 +17,7 @@ from dlpipe.db.due import Due
 from dlpipe.db.guards import FREE, IDLE, guarded, in_states, lease_free, note, note_error
 from dlpipe.db.indexes import prefer_indexes
 from dlpipe.db.rows import JOB_COLUMNS, is_uuid, job_from
-from dlpipe.db.schema import LIVE, artifact_jobs, artifact_ops, jobs
+from dlpipe.db.schema import LIVE, artifact_jobs, artifact_ops, jobs, purged_jobs
 
 _T, _O = artifact_jobs.c, artifact_ops.c
 _CHUNK = 500
@@ -192,9 +192,8 @@ class SqlBacklog:
     def known(self, job_ids: Sequence[str]) -> set[str]:
         ids, found = [job_id for job_id in job_ids if is_uuid(job_id)], set[str]()
         for begin in range(0, len(ids), _CHUNK):
-            found |= set(
-                self._connection.scalars(sa.select(jobs.c.job_id).where(jobs.c.job_id.in_(ids[begin : begin + _CHUNK])))
-            )
+            for column in (jobs.c.job_id, purged_jobs.c.job_id):
+                found |= set(self._connection.scalars(sa.select(column).where(column.in_(ids[begin : begin + _CHUNK]))))
         return found
 
 

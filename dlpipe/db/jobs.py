@@ -64,6 +64,10 @@ class SqlJobs:
                 state=sa.case(*cases, else_=_T.state) if cases else _T.state,
                 lease_owner=token,
                 lease_until=after(ttl_s),
+                # What a server asked for ended with the due time; since then we have kept the job waiting.
+                postponed_since=sa.case(
+                    (_T.due_at < now(), now() - (_T.due_at - _T.postponed_since)), else_=_T.postponed_since
+                ),
                 due_at=None,
             )
             .returning(*_T)
@@ -128,13 +132,18 @@ class SqlJobs:
     def fail(self, job: ArtifactJob, write: FailureWrite) -> None:
         waits = write.due_after_s is not None
         stays = waits and write.keeps_state
+        since: Any = _T.postponed_since
+        if write.put_off:
+            since = sa.func.coalesce(since, now())
+        elif write.due_after_s is not None:
+            since = after(write.due_after_s) - (now() - since)  # a wait that no server asked for is not counted
         allowed = states.sources(State.FAILED, Moment.FAIL)
         changed = guarded(job, allowed).values(
             state=_T.state if stays else State.FAILED.value,
             **IDLE,
             due_at=after(write.due_after_s) if write.due_after_s is not None else None,
             attempts=_T.attempts + (1 if write.uses_attempt else 0),
-            postponed_since=sa.func.coalesce(_T.postponed_since, now()) if write.put_off else _T.postponed_since,
+            postponed_since=since,
         )
         if self._connection.execute(changed).rowcount == 0:
             raise_why(self._connection, job, State.FAILED, allowed)

@@ -27,6 +27,7 @@ from dlpipe.core.recovery import (
     judge_registered,
     judge_stored,
 )
+from dlpipe.pipeline import stores
 from dlpipe.pipeline.round import PAGE, Round
 
 log = logging.getLogger(__name__)
@@ -144,6 +145,8 @@ def bring_again(this: Round, record: ArtifactRecord, fault: Fault) -> None:
         return
     if fault is Fault.DAMAGED and store.is_right(pointer, record.sha256, record.byte_size):
         return
+    stores.recognise(this.deps, dry_run=True)  # it may have gone away since the round began
+    stores.recognise_others(this.deps)
     with this.unit() as unit:
         wanted = job is not None and _is_newest(unit, record)
         reopened = wanted and job is not None and unit.backlog.reopen(job_id, job.fence, fault)
@@ -163,8 +166,8 @@ def bring_again(this: Round, record: ArtifactRecord, fault: Fault) -> None:
 
 def _is_newest(unit: Unit, record: ArtifactRecord) -> bool:
     """A further run brings what the server has now: never the bytes of an earlier version."""
-    results = unit.owned(record.scope).artifacts_of(record.created_by_job_id)
-    return bool(results) and results[-1].artifact_uuid == record.artifact_uuid
+    newest = unit.registry.newest_result(record.created_by_job_id)
+    return newest is not None and newest.artifact_uuid == record.artifact_uuid
 
 
 # ── from files to rows ────────────────────────────────────────────────────────────────────────────

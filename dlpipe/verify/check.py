@@ -89,42 +89,54 @@ def check(
         StoreNotSet: artifacts are registered in a bucket, and there is none here.
         ObjectStoreTrouble: the bucket cannot be read.
     """
-    told = watcher or Silent()
     ledger = Ledger(database_url)
     try:
         with ledger.snapshot() as now:
-            count, artifacts, size = now.sizes()
-            kinds = now.backends() if artifacts else set()
+            kinds = now.backends() if now.sizes()[1] else set()
             if kinds - {"local", bucket.space if bucket is not None else "local"}:
                 raise StoreNotSet
             if "local" in kinds and not root.is_dir():
                 raise StoreMissing(root)
             mark = now.store_mark() if "local" in kinds or bucket is None else None
-            if mark is not None and mark != files.mark(root):
-                raise StoreNotOurs(root)
-            if bucket is not None:
-                bucket.look()
-            told.begins("jobs", count)
-            for page in now.pages():
-                yield from _settled_jobs(ledger, root, options, page, now, bucket)
-                told.goes_on(len(page))
-            told.begins("indexes", 0)
-            yield from _settled(
-                lambda: registry.judge(now, root, bucket), lambda fresh: registry.judge(fresh, root, bucket), ledger
-            )
-        told.begins("files", size if options.read_bytes else count)
-        yield from _files(ledger, root, options, told)
-        young_s = None if options.strict else options.part_age_s
+        _recognise(root, mark)
         if bucket is not None:
-            yield from _objects(ledger, bucket, root, options, told)
-        with ledger.snapshot() as now:
-            yield from _settled(
-                lambda: staging.judge(root, now, young_s),
-                lambda fresh: staging.judge(root, fresh, young_s),
-                ledger,
-            )
+            bucket.look()
+        for finding in _everything(ledger, root, options, watcher or Silent(), bucket):
+            _recognise(root, mark)  # it may have gone away since, and nothing in it is missing then
+            yield finding
     finally:
         ledger.close()
+
+
+def _recognise(root: Path, mark: str | None) -> None:
+    if mark is not None and mark != files.mark(root):
+        raise StoreNotOurs(root)
+
+
+def _everything(
+    ledger: Ledger, root: Path, options: Options, told: Watcher, bucket: objects.Objects | None
+) -> Iterator[Finding]:
+    with ledger.snapshot() as now:
+        count, _, size = now.sizes()
+        told.begins("jobs", count)
+        for page in now.pages():
+            yield from _settled_jobs(ledger, root, options, page, now, bucket)
+            told.goes_on(len(page))
+        told.begins("indexes", 0)
+        yield from _settled(
+            lambda: registry.judge(now, root, bucket), lambda fresh: registry.judge(fresh, root, bucket), ledger
+        )
+    told.begins("files", size if options.read_bytes else count)
+    yield from _files(ledger, root, options, told)
+    young_s = None if options.strict else options.part_age_s
+    if bucket is not None:
+        yield from _objects(ledger, bucket, root, options, told)
+    with ledger.snapshot() as now:
+        yield from _settled(
+            lambda: staging.judge(root, now, young_s),
+            lambda fresh: staging.judge(root, fresh, young_s),
+            ledger,
+        )
 
 
 def _settled(

@@ -29,7 +29,7 @@ def ops(facts: JobFacts, should_be_marked: Callable[[Any], bool], there: Callabl
         yield "op_unreadable", f"{op.op_type} of run {op.run}"
     yield from _twice(finished)
     if not backfilled:
-        yield from _state(detail, finished)
+        yield from _state(facts, finished)
     if not broken:
         yield from _agreement(facts, finished, results)
         yield from _effects(facts, finished, results, there)
@@ -56,15 +56,18 @@ def _twice(finished: list[Any]) -> Iterator[Fault]:
             yield "op_recorded_twice", f"{kind} of run {run}"
 
 
-def _state(detail: Any, finished: list[Any]) -> Iterator[Fault]:
+def _state(facts: JobFacts, finished: list[Any]) -> Iterator[Fault]:
     """The state says which ops must be finished, and which may be."""
+    detail = facts.detail
     rule = rules.STATES[detail.state]
     of_run = [op for op in finished if op.run == detail.run]
     # A further run that was taken back left the job at the end that an earlier run had brought it to.
     withdrawn = rule.ended and detail.withdrawn_run == detail.run
     may = rules.WITHDRAWN_MAY if withdrawn else rule.may
     have = {op.op_type for op in (of_run if rule.of_run and not withdrawn else finished)}
-    missing = [kind for kind in rules.ORDER[: rule.needs] if kind not in have]
+    # Where nothing but a backfill ever registered anything, no op did.
+    needs = 0 if withdrawn and all(row.run == 0 for row in facts.manifest) else rule.needs
+    missing = [kind for kind in rules.ORDER[:needs] if kind not in have]
     if missing:
         yield "state_ops", f"{detail.state} without {', '.join(missing)}"
     ahead = [op.op_type for op in of_run if op.op_type in rules.ORDER[may:]]
@@ -123,8 +126,12 @@ def _effects(
             yield "op_without_effect", f"FINALIZE of run {newest['FINALIZE'].run}: its file is not there"
     if facts.detail.state == "DEDUPED" and {"INDEX", "DEDUPE"} <= newest.keys():
         noted = manifest.get(results[newest["INDEX"].op_key]["artifact_uuid"])
-        if noted is not None and noted.dedupe_action != results[newest["DEDUPE"].op_key]["action"]:
-            yield "op_without_effect", f"DEDUPE of run {newest['DEDUPE'].run}: the manifest says otherwise"
+        # Done again for a file that was brought again, the op keeps its first result; the manifest has the latest.
+        done = newest["DEDUPE"]
+        is_first = all(op.started_at <= done.finished_at for op in finished)
+        right = {results[done.op_key]["action"]} if is_first else rules.DEDUPE_ACTIONS
+        if noted is not None and noted.dedupe_action not in right:
+            yield "op_without_effect", f"DEDUPE of run {done.run}: the manifest says otherwise"
 
 
 def _makers(facts: JobFacts, finished: list[Any], results: dict[str, Any]) -> Iterator[Fault]:

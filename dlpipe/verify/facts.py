@@ -42,6 +42,12 @@ class JobFacts:
     url_known: bool = False
     """Its URL is in the index."""
 
+    def newest_result(self) -> Row | None:
+        """What the latest run brought or found, which may be what an earlier one had registered."""
+        runs = {row.artifact_uuid: row.run or 0 for row in self.manifest}
+        known = [row for row in self.results if row.sha256 is not None]
+        return max(known, key=lambda row: (runs.get(row.artifact_uuid, 0), row.position), default=None)
+
     def is_former(self, artifact: Row) -> bool:
         """Was it made before the job was purged and planned again? Then its op and its rows went with the purge."""
         listed = any(row.artifact_uuid == artifact.artifact_uuid for row in self.results)

@@ -187,7 +187,7 @@ def _file(facts: JobFacts, artifact: Any, view: View) -> Iterator[Finding]:
         return  # its file may be collected at any time
     if path is None or view.there(path) or (facts.detail is not None and rules.is_brought_again(facts.detail)):
         return
-    newest = max((row for row in facts.results if row.sha256 is not None), key=lambda row: row.position, default=None)
+    newest = facts.newest_result()
     superseded = newest is not None and newest.storage_pointer != artifact.storage_pointer
     if artifact.fault is not None and facts.detail is not None and superseded:
         yield Finding("file_given_up", path, "", facts.job_id, path)

@@ -362,3 +362,18 @@ def test_results_that_a_refresh_replaced_are_given_up_when_asked(done: Finished)
     assert retired() == [False, False]
     assert (give_up(), retired()) == (1, [False, True])
     assert_clean(done.url, done.root)
+
+
+def test_what_a_purged_job_left_in_staging_goes_like_that_of_any_other(done: Finished, archive: FileArchive) -> None:
+    done.world.source.put(f"{SITE}half", B)
+    job = done.world.plan(f"{SITE}half")
+    done.world.run_to("finalize", job)
+    with done.database.write() as unit:
+        unit.owned(OWN).cancel(job)
+    age(done)
+    purge(done, archive)
+    assert len(done.world.staged()) == 2
+    done.world.policy(heal=replace(done.world.deps.policy.heal, part_age_s=0.0))
+    report = reconcile(done.world.deps)
+    assert (report.parts_removed > 0, report.parts_unknown, done.world.staged()) == (True, 0, [])
+    assert_clean(done.url, done.root)

@@ -216,6 +216,8 @@ def test_an_earlier_version_is_marked_and_nobody_asks_for_it(world: Damaged) -> 
     later = replace(record, artifact_uuid=UNKNOWN, sha256=sha256(newer), byte_size=len(newer), storage_pointer=pointer)
     with world.database.write() as unit:
         unit.registry.add_artifact(later)
+        measured = {"sha256": later.sha256, "pointer": pointer, "byte_size": later.byte_size}
+        unit.registry.note(UNKNOWN, job_id, {"run": 2, **measured})
     old.unlink()
     report = reconcile(world.deps)
     assert (report.files_missing, report.jobs_reopened) == (1, 0)

@@ -137,7 +137,7 @@ class Backlog(Protocol):
         """Which of these names of parts a job that is not at its end goes by."""
 
     def known(self, job_ids: Sequence[str]) -> set[str]:
-        """Which of these jobs there are at all."""
+        """Which of these jobs there are at all, or were until they were purged."""
 
     def reopen(self, job_id: str, fence: int, fault: Fault) -> bool:
         """The job's file is at fault: a new run from the start is due at once, its purpose repair (HEAL-3).

@@ -16,6 +16,7 @@ from dlpipe.core.model import ArtifactJob, Fault
 from dlpipe.core.ports import Lease, Unit
 from dlpipe.core.results import FinalizeResult, HeadResult, Results, StreamResult
 from dlpipe.core.states import Purpose
+from dlpipe.pipeline import stores
 from dlpipe.pipeline.deps import Deps
 from dlpipe.pipeline.stages.stage import OutOfOrder, latest
 
@@ -145,6 +146,8 @@ def read(deps: Deps, job: ArtifactJob, stored: Stored, lease: Lease) -> None:
 
 def lost(deps: Deps, stored: Stored, fault: Fault) -> Permanent:
     """Mark the artifact, so that nobody is given the file as it is; its record stands."""
+    stores.recognise(deps, dry_run=True)  # in a store that has just gone away, nothing is lost
+    stores.recognise_others(deps)
     if stored.artifact_uuid is not None:
         with deps.database.write() as unit:
             unit.registry.add_fault(stored.artifact_uuid, fault)

@@ -9,16 +9,19 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import BinaryIO
 
 import pytest
 
 from dlpipe.core import crash
 from dlpipe.core.errors import Postponed
-from dlpipe.core.model import Fault
+from dlpipe.core.model import Fault, Scope
 from dlpipe.core.states import State, Status
 from dlpipe.db import SqlDatabase
 from dlpipe.pipeline import repair, runner, stores, wishes
 from dlpipe.pipeline.reconcile import reconcile
+from dlpipe.store import LocalBlobStore
+from dlpipe.verify.check import Silent, StoreNotOurs, check
 from tests.world import World
 
 URL, OTHER = "http://files.example/a.bin", "http://files.example/b.bin"
@@ -225,3 +228,54 @@ def test_who_sees_another_folder_at_the_first_use_is_refused(database: SqlDataba
     with pytest.raises(Postponed) as refusal:
         stores.recognise(there.deps)
     assert refusal.value.code == "store_not_mounted"
+
+
+class GoesAway(LocalBlobStore):
+    """Unmounted after it was recognised, and before its first file is looked for."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self._at = root
+
+    def go_away(self) -> None:
+        away = self._at.with_name("away")
+        if not away.exists():
+            self._at.rename(away)
+            self._at.mkdir()
+
+    def size(self, pointer: str) -> int | None:
+        self.go_away()
+        return super().size(pointer)
+
+    def open(self, pointer: str, size: int) -> BinaryIO:
+        self.go_away()
+        return super().open(pointer, size)
+
+
+def test_a_store_that_goes_away_in_the_middle_of_a_round_has_lost_nothing(world: World, job: str) -> None:
+    before = world.everything()
+    world.deps = replace(world.deps, store=GoesAway(world.root))
+    report = reconcile(world.deps)
+    assert (report.files_missing, report.jobs_reopened) == (0, 0)
+    assert any(one.did.startswith("store_not_mounted") for one in report.findings)
+    assert world.everything() == before
+
+
+def test_a_store_that_goes_away_in_the_middle_of_a_replay_is_waited_for(world: World, job: str) -> None:
+    wishes.replay(world.deps, Scope(), job, "stream")
+    world.run_to("stream", job, 2)
+    world.deps = replace(world.deps, store=GoesAway(world.root))
+    outcome = world.run("stream", job, 2)
+    assert isinstance(outcome, runner.Failed)
+    assert (outcome.code, outcome.due_after_s) == ("store_not_mounted", 60.0)
+    assert world.artifacts(job)[0].fault is None
+
+
+def test_a_store_that_goes_away_in_the_middle_of_a_check_is_no_finding(world: World, job: str) -> None:
+    class Watcher(Silent):
+        def begins(self, what: str, total: int) -> None:
+            GoesAway(world.root).go_away()
+
+    url = world.database.url.render_as_string(hide_password=False)
+    with pytest.raises(StoreNotOurs):
+        list(check(url, world.root, watcher=Watcher()))
