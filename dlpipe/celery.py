@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from amqp.exceptions import MessageNacked
 from celery import Celery
 from celery.app.defaults import DEFAULTS
 from kombu.exceptions import BatchPublishError, ChannelError, OperationalError  # type: ignore[attr-defined]
@@ -80,7 +81,7 @@ class CeleryPublisher:
                 with producer.batch():  # one push of what Redis is sent; other brokers get each at once
                     for hint in hints:
                         self._send_first(hint, producer)
-        except (OperationalError, BatchPublishError, OSError) as error:
+        except (OperationalError, BatchPublishError, OSError, MessageNacked) as error:
             raise BrokerUnavailable(f"the broker did not answer ({type(error).__name__})") from error
 
     def _send_first(self, hint: Hint, producer: Any) -> None:
@@ -96,7 +97,7 @@ class CeleryPublisher:
             self._answers()
             for job_id in job_ids:
                 self._app.signature(task, args=(job_id,), immutable=True).apply_async(retry=False)
-        except (OperationalError, OSError) as error:
+        except (OperationalError, OSError, MessageNacked) as error:
             raise BrokerUnavailable(f"the broker did not answer ({type(error).__name__})") from error
 
     def _answers(self) -> None:
@@ -131,8 +132,7 @@ class CeleryPublisher:
             with self._app.pool.acquire(block=True, timeout=10) as acquired:
                 connection: Any = acquired
                 gone = (*gone, *connection.connection_errors, *connection.channel_errors)
-                channel = _connected(connection)
-                return {queue: _depth(channel, queue) for queue in queues}
+                return _lengths(connection, queues)
         except gone:
             return None
 
@@ -143,8 +143,13 @@ def _connected(connection: Any) -> Any:
     return connection.default_channel
 
 
-def _depth(channel: Any, queue: str) -> int:
-    try:
-        return int(channel.queue_declare(queue=queue, passive=True).message_count)
-    except ChannelError:
-        return 0  # Redis forgets an empty queue
+def _lengths(connection: Any, queues: Collection[str]) -> dict[str, int]:
+    found, channel = {}, _connected(connection)
+    for queue in queues:
+        try:
+            found[queue] = int(channel.queue_declare(queue=queue, passive=True).message_count)
+        except ChannelError:
+            found[queue] = 0  # Redis forgets an empty queue
+            if not getattr(channel, "is_open", True):  # RabbitMQ closes it when it has no such queue
+                channel = connection.channel()
+    return found

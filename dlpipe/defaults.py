@@ -5,6 +5,7 @@ Shipped inside the package: without it a worker run from a wheel would silently 
 
 from __future__ import annotations
 
+import ssl
 from typing import Any
 
 from kombu import Queue as Binding
@@ -17,20 +18,18 @@ VISIBILITY_TIMEOUT_S = 12 * 3600
 """Longer than any stage may take (stream.deadline_s), so that Redis hands no message out twice by itself."""
 
 
+CONSUMER_TIMEOUT_MS = 24 * 3600 * 1000
+"""RabbitMQ takes a message back that is not acknowledged for so long; by itself after half an hour, which a stream may
+take. It heeds this from 3.12 on. A fixed number: were it to follow a setting, the queues' names would have to as well.
+"""
+
+
 def config(settings: Settings) -> dict[str, Any]:
     return {
         "broker_url": settings.broker_uri,
         "broker_connection_retry_on_startup": True,
         "broker_connection_max_retries": None,
-        "broker_transport_options": {
-            # Off: Redis would only pretend to acknowledge. What a killed worker held comes back through
-            # reconcile, which knows better than a time-out. See docs/adr/0004.
-            "ack_emulation": settings.broker.ack_emulation,
-            "visibility_timeout": VISIBILITY_TIMEOUT_S,
-            "socket_connect_timeout": 10,
-            "socket_keepalive": True,
-            "health_check_interval": 30,
-        },
+        **(_of_rabbitmq(settings) if _is_amqp(settings) else {"broker_transport_options": _of_redis(settings)}),
         "task_serializer": "json",
         "accept_content": ["json"],
         "result_backend": None,
@@ -45,7 +44,7 @@ def config(settings: Settings) -> dict[str, Any]:
         "enable_utc": True,
         "timezone": "UTC",
         "task_default_queue": Queue.NET.value,
-        "task_queues": [Binding(queue.value, routing_key=queue.value) for queue in Queue],
+        "task_queues": [_queue(queue.value, settings) for queue in Queue],
         "task_routes": {
             **{f"dlpipe.{row.name}": {"queue": row.queue.value} for row in flow.STAGES},
             "dlpipe.plan": {"queue": Queue.PLAN.value},
@@ -62,6 +61,51 @@ def config(settings: Settings) -> dict[str, Any]:
         },
         "beat_max_loop_interval": min(5.0, settings.dispatch.every_s),
     }
+
+
+def _is_amqp(settings: Settings) -> bool:
+    return settings.broker_uri.startswith(("amqp://", "amqps://", "pyamqp://"))
+
+
+def _of_redis(settings: Settings) -> dict[str, Any]:
+    secret = settings.redis.sentinel_password
+    return {
+        # Off: Redis would only pretend to acknowledge. What a killed worker held comes back through
+        # reconcile, which knows better than a time-out. See docs/adr/0004.
+        "ack_emulation": settings.broker.ack_emulation,
+        "visibility_timeout": VISIBILITY_TIMEOUT_S,
+        "socket_connect_timeout": 10,
+        "socket_keepalive": True,
+        "health_check_interval": 30,
+        **({"master_name": settings.broker_master} if settings.broker_uri.startswith("sentinel://") else {}),
+        **({"sentinel_kwargs": {"password": secret.get_secret_value()}} if secret else {}),
+    }
+
+
+def _of_rabbitmq(settings: Settings) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        # A message counts as sent when the broker says that it has it.
+        "broker_transport_options": {"confirm_publish": True},
+        # Who listens for the others goes with its connection; what nobody listens on is not left behind.
+        "control_queue_exclusive": True,
+        "event_queue_exclusive": True,
+    }
+    if settings.broker_uri.startswith("amqps://"):
+        file = settings.broker.ca_file
+        trusted = str(file) if file else ssl.get_default_verify_paths().cafile
+        found["broker_use_ssl"] = {"cert_reqs": ssl.CERT_REQUIRED, "ca_certs": trusted, "server_hostname": None}
+    return found
+
+
+def _queue(name: str, settings: Settings) -> Binding:
+    """What is called `name` in routes and by `-Q`.
+
+    RabbitMQ refuses to declare a queue again with other arguments, so a queue of another kind has another name.
+    """
+    if not (settings.broker.quorum and _is_amqp(settings)):
+        return Binding(name, routing_key=name)
+    arguments = {"x-queue-type": "quorum", "x-consumer-timeout": CONSUMER_TIMEOUT_MS}
+    return Binding(f"{name}.quorum", alias=name, routing_key=f"{name}.quorum", queue_arguments=arguments)
 
 
 def _torrents(settings: Settings) -> dict[str, Any]:

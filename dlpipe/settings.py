@@ -23,6 +23,7 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, m
 
 from dlpipe.core.errors import Misconfigured
 from dlpipe.embedded.redis import socket_path
+from dlpipe.lease.connect import SENTINEL, connect
 
 PREFIX = "DLPIPE_"
 CONFIG_ENV = "DLPIPE_CONFIG"
@@ -33,6 +34,7 @@ _PATHS = (
     "store.root",
     "net.limits_file",
     "net.ca_file",
+    "broker.ca_file",
     "store.credentials_file",
     "torrents.ca_file",
     "torrents.local_path",
@@ -166,6 +168,24 @@ class Quota(_Section):
     margin: float = Field(1.05, ge=1.0, le=10.0)
 
 
+class Database(_Section):
+    """Of a ledger in PostgreSQL: the pool of each process, and how long it waits for anything."""
+
+    pool_size: int = Field(8, ge=1, le=1_000)
+    pool_overflow: int = Field(8, ge=0, le=1_000)
+    pool_wait_s: float = Field(30.0, gt=0, le=3_600)
+    recycle_s: float = Field(1_800.0, gt=0)
+    connect_s: float = Field(10.0, ge=2, le=600)
+    statement_s: float = Field(60.0, gt=0, le=86_400)
+    lock_s: float = Field(20.0, gt=0, le=86_400)
+
+    @model_validator(mode="after")
+    def _possible(self) -> Database:
+        if self.lock_s >= self.statement_s:
+            raise ValueError("lock_s must be less than statement_s, which ends a statement that waits as well")
+        return self
+
+
 class Dispatch(_Section):
     every_s: float = Field(2.0, gt=0)
     window: int = Field(2_000, ge=1)
@@ -216,10 +236,11 @@ class Torrents(_Section):
 
 
 class Worker(_Section):
-    """The workers of the one-machine stack."""
+    """`processes` and `threads` are those of the one-machine stack; `grace_s` holds for every worker."""
 
     processes: int = Field(2, ge=1, le=64)
     threads: int = Field(4, ge=1, le=256)
+    grace_s: float = Field(25.0, gt=0, le=86_400)
 
 
 class Metrics(_Section):
@@ -239,7 +260,19 @@ class Metrics(_Section):
 
 
 class Broker(_Section):
+    """`quorum` and `ca_file` are for RabbitMQ."""
+
     ack_emulation: bool = False
+    quorum: bool = True
+    ca_file: Path | None = None
+    sentinel_master: str | None = None
+
+
+class Redis(_Section):
+    """For addresses of Sentinels: what they call the server, and how to log in to them."""
+
+    sentinel_master: str | None = None
+    sentinel_password: SecretStr | None = None
 
 
 class Settings(_Section):
@@ -252,6 +285,7 @@ class Settings(_Section):
     log_format: Literal["text", "json"] = "text"
     allow_private: bool = False
     offline: bool = False
+    database: Database = Database()
     lease: Lease = Lease()
     store: Store = Store()
     dedupe: Dedupe = Dedupe()
@@ -264,6 +298,7 @@ class Settings(_Section):
     torrents: Torrents = Torrents()
     worker: Worker = Worker()
     broker: Broker = Broker()
+    redis: Redis = Redis()
     metrics: Metrics = Metrics()
 
     @model_validator(mode="after")
@@ -273,6 +308,22 @@ class Settings(_Section):
                 "broker_url is not a Redis, so redis_url must say where leases are kept (DLPIPE_REDIS_URL)"
             )
         return self
+
+    @model_validator(mode="after")
+    def _masters(self) -> Settings:
+        if self.redis_uri.startswith(SENTINEL) and self.lease_master is None:
+            raise ValueError("redis_url names Sentinels, so redis.sentinel_master must say what they call the server")
+        if self.broker_uri.startswith(SENTINEL) and self.broker_master is None:
+            raise ValueError("broker_url names Sentinels, so broker.sentinel_master must say what they call the server")
+        return self
+
+    @property
+    def lease_master(self) -> str | None:
+        return self.redis.sentinel_master or (self.broker.sentinel_master if self.redis_url is None else None)
+
+    @property
+    def broker_master(self) -> str | None:
+        return self.broker.sentinel_master or self.redis.sentinel_master
 
     @property
     def home_dir(self) -> Path:
@@ -321,7 +372,7 @@ class Settings(_Section):
 
 
 def _is_redis(url: str) -> bool:
-    return url.split(":", 1)[0] in ("redis", "rediss", "unix", "redis+socket")
+    return url.split(":", 1)[0] in ("redis", "rediss", "unix", "redis+socket", "sentinel")
 
 
 def _as_redis_py(url: str) -> str:
@@ -331,6 +382,9 @@ def _as_redis_py(url: str) -> str:
 def _as_kombu(url: str) -> str:
     if url.startswith("unix://"):
         return url.replace("unix://", "redis+socket://", 1).replace("db=", "virtual_host=", 1)
+    if url.startswith("rediss://") and "ssl_cert_reqs=" not in url:
+        # Left to itself kombu would take any certificate; redis-py does not.
+        return f"{url}{'&' if '?' in url else '?'}ssl_cert_reqs=required"
     return url
 
 
@@ -450,17 +504,22 @@ def _check_addresses(chosen: Settings, sources: Mapping[str, str]) -> None:
     if chosen.broker_url is not None:
         _check("broker_url", chosen.broker_uri, _read_broker, sources)
     if not chosen.private_redis:
-        _check("broker_url" if chosen.redis_url is None else "redis_url", chosen.redis_uri, _read_redis, sources)
+
+        def read(url: str) -> object:
+            return connect(url, master=chosen.lease_master)
+
+        _check("broker_url" if chosen.redis_url is None else "redis_url", chosen.redis_uri, read, sources)
 
 
 def _check_certificates(chosen: Settings, sources: Mapping[str, str]) -> None:
     """A worker would find out at its first download only."""
-    if chosen.net.ca_file is None:
-        return
-    try:
-        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(chosen.net.ca_file)
-    except OSError:
-        raise _wrong("net.ca_file", sources, "it is not a file of certificates in PEM that can be read") from None
+    for name in ("net.ca_file", "broker.ca_file"):
+        file: Path | None = _get(chosen, name)
+        try:
+            if file is not None:
+                ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(file)
+        except OSError:
+            raise _wrong(name, sources, "it is not a file of certificates in PEM that can be read") from None
 
 
 def bucket_options(chosen: Settings) -> dict[str, str]:
@@ -522,12 +581,6 @@ def _read_broker(url: str) -> object:
     if "://" not in url:
         raise ValueError("kombu would take it for a host name")
     return Connection(url).get_transport_cls()
-
-
-def _read_redis(url: str) -> object:
-    from redis import ConnectionPool
-
-    return ConnectionPool.from_url(url)
 
 
 def _config_file(env: Mapping[str, str]) -> Path | None:

@@ -186,11 +186,13 @@ def _before_work(**_: Any) -> None:
 @signals.worker_init.connect(weak=False)
 def _before_children(**_: Any) -> None:
     wiring.count_here()
+    wiring.hear_the_end()
 
 
 @signals.worker_process_init.connect(weak=False)
 def _in_child(**_: Any) -> None:
     wiring.die_with_parent()
+    wiring.hear_the_end()
 
 
 @signals.worker_ready.connect(weak=False)
@@ -207,4 +209,4 @@ def _dress_lines(logger: logging.Logger, **_: Any) -> None:
 
 @signals.worker_shutting_down.connect(weak=False)
 def _at_end(**_: Any) -> None:
-    wiring.give_up_leases()
+    wiring.end_in_grace()

@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import redis
 from redis.backoff import NoBackoff
@@ -42,11 +42,14 @@ from dlpipe.embedded.service import Service
 from dlpipe.embedded.stack import Stack
 from dlpipe.embedded.tether import die_with_parent
 from dlpipe.lease.beat import SingleFlight
+from dlpipe.lease.connect import connect
+from dlpipe.lease.ending import Ending
 from dlpipe.lease.lock import RedisLeases
 from dlpipe.lease.progress import RedisProgress
 from dlpipe.lease.reservations import RedisReservations
 from dlpipe.lease.watch import RedisWatch
 from dlpipe.pipeline.deps import Deps, HealPolicy, Policy, StreamPolicy
+from dlpipe.pipeline.settling import settle
 from dlpipe.pipeline.top import Watcher
 from dlpipe.pipeline.torrents import DownloadPolicy, Messages, TorrentDeps
 from dlpipe.settings import Settings
@@ -67,7 +70,8 @@ __all__ = [
     "deps",
     "die_with_parent",
     "dress_lines",
-    "give_up_leases",
+    "end_in_grace",
+    "hear_the_end",
     "loaded",
     "prepare",
     "private_redis",
@@ -125,7 +129,7 @@ def _build(chosen: Settings, publisher: Publisher) -> Deps:
         publisher=publisher,
         progress=RedisProgress(line),
         reservations=RedisReservations(line),
-        flips=HostFlips(SharedFlips(_host_line(chosen.redis_uri, os.getpid())), LocalFlips()),
+        flips=HostFlips(SharedFlips(_host_line(os.getpid())), LocalFlips()),
         parse_url=urls.parse,
         policy=policy(chosen),
         forbidden=lambda host, port: guard.forbidden(host, port, net),
@@ -295,7 +299,7 @@ def _hub(chosen: Settings, policy: NetPolicy) -> Hub:
     return Hub(
         policy,
         limits=limits.read(chosen.net.limits_file, limits.Bounds(chosen.net.rate_per_s, chosen.net.slots_per_host)),
-        line=_host_line(chosen.redis_uri, os.getpid()),
+        line=_host_line(os.getpid()),
         caching=CachePolicy(chosen.http_cache, chosen.net.cache_mib * MIB, chosen.net.cache_ttl_s)
         if chosen.net.cache
         else None,
@@ -303,12 +307,12 @@ def _hub(chosen: Settings, policy: NetPolicy) -> Hub:
 
 
 @cache
-def _host_line(redis_uri: str, _pid: int) -> RedisLine:
+def _host_line(_pid: int) -> RedisLine:
     """Where the processes agree about hosts."""
     from dlpipe.net.line import RedisLine
 
     # A client of its own: who waits for a turn at a host must not wait long for Redis to say so.
-    client = redis.Redis.from_url(redis_uri, socket_timeout=1, socket_connect_timeout=1, retry=Retry(NoBackoff(), 0))
+    client = _redis(socket_timeout=1, socket_connect_timeout=1, retry=Retry(NoBackoff(), 0))
     return RedisLine(client)
 
 
@@ -316,11 +320,31 @@ def _host_line(redis_uri: str, _pid: int) -> RedisLine:
 def database() -> SqlDatabase:
     """The ledger, checked; the embedded one is made when it is not there yet, and that is said."""
     chosen = settings()
-    made = SqlDatabase(chosen.database_uri)
+    made = open_database(chosen)
     if chosen.private_database and made.sqlite_file is not None:
         _make_if_absent(made, made.sqlite_file)
     made.check_schema()
     return made
+
+
+def open_database(chosen: Settings) -> SqlDatabase:
+    """The ledger, as it is: not made, and not checked."""
+    from dlpipe.db.sessions import Sessions
+
+    kept = chosen.database
+    return SqlDatabase(
+        chosen.database_uri,
+        pool_size=kept.pool_size,
+        sessions=Sessions(
+            pool_size=kept.pool_size,
+            pool_overflow=kept.pool_overflow,
+            pool_wait_s=kept.pool_wait_s,
+            recycle_s=kept.recycle_s,
+            connect_s=kept.connect_s,
+            statement_s=kept.statement_s,
+            lock_s=kept.lock_s,
+        ),
+    )
 
 
 def _make_if_absent(ledger: SqlDatabase, file: Path) -> None:
@@ -371,9 +395,14 @@ def trash() -> LocalTrash:
 
 @cache
 def redis_client() -> redis.Redis:
-    return redis.Redis.from_url(
-        settings().redis_uri, socket_timeout=10, socket_connect_timeout=5, health_check_interval=30
-    )
+    return _redis(socket_timeout=10, socket_connect_timeout=5, health_check_interval=30)
+
+
+def _redis(**options: Any) -> redis.Redis:
+    chosen = settings()
+    secret = chosen.redis.sentinel_password
+    password = secret.get_secret_value() if secret else None
+    return connect(chosen.redis_uri, master=chosen.lease_master, sentinel_password=password, **options)
 
 
 @cache
@@ -381,8 +410,7 @@ def _leases() -> RedisLeases:
     chosen = settings()
 
     def mirror(claims: Sequence[tuple[str, int]], ttl_s: float) -> set[str]:
-        with database().write() as unit:
-            return unit.jobs.renew(claims, ttl_s)
+        return settle(database(), lambda unit: unit.jobs.renew(claims, ttl_s))
 
     return RedisLeases(redis_client(), ttl_s=chosen.lease.ttl_s, renew_s=chosen.lease.renew_s, mirror=mirror)
 
@@ -400,7 +428,7 @@ def watcher(publisher: Callable[[], Publisher], scope: Scope) -> Watcher:
 
 @cache
 def _impatient_redis() -> redis.Redis:
-    return redis.Redis.from_url(settings().redis_uri, socket_timeout=1, socket_connect_timeout=1)
+    return _redis(socket_timeout=1, socket_connect_timeout=1)
 
 
 def single_flight(name: str, ttl_s: float) -> SingleFlight:
@@ -506,10 +534,31 @@ def dress_lines(logger: logging.Logger, tasks: Collection[str]) -> None:
             spoken.addFilter(lines.Unless(tasks))
 
 
-def give_up_leases() -> None:
-    """This process is told to end: what it is in the middle of stops at its next chunk and is handed back."""
-    # In a thread of its own, as this is called from a signal handler, which must not wait for a lock.
-    threading.Thread(target=lambda: _leases().give_up(), name="dlpipe-give-up", daemon=True).start()
+@cache
+def _ending() -> Ending:
+    return Ending()
+
+
+def hear_the_end() -> None:
+    """In a worker's main process before it forks, and in each child: from now on it hears that the worker is to end.
+
+    What it is in the middle of then stops at its next chunk and is handed back.
+    """
+    _ending().hear(lambda: _leases().give_up())
+
+
+def end_in_grace() -> None:
+    """This worker is told to end: all its processes give up their leases, and after the grace time it is gone."""
+    _ending().say()
+    threading.Thread(target=_end_by_force, name="dlpipe-grace", daemon=True).start()
+
+
+def _end_by_force() -> None:
+    time.sleep(settings().worker.grace_s)
+    log.warning("not at an end %s s after it was told to: this worker ends by force", settings().worker.grace_s)
+    # Not by an exception: a thread that waits for a silent server would be waited for. The children end with this
+    # process, and what they held is handed on as that of the dead.
+    os._exit(1)
 
 
 def _arm_crash_points() -> None:

@@ -153,9 +153,11 @@ MUTANTS = (
     ),
     Mutant(
         "record-in-two-transactions", "the state is on record, and the result is not", _RUNNER,
-        '            unit.ledger.finish(work.op, result, "ok")\n            crash_point(',
-        "        with deps.database.write() as unit:\n"
-        '            unit.ledger.finish(work.op, result, "ok")\n            crash_point(',
+        '            unit.ledger.finish(work.op, result, "ok")\n            crash_point(f"{stage_name}.recording")\n'
+        "            return state\n\n        done = Done(settle(deps.database, record))\n",
+        "            return state\n\n        def finish(unit: Unit) -> None:\n"
+        '            unit.ledger.finish(work.op, result, "ok")\n            crash_point(f"{stage_name}.recording")\n\n'
+        "        done = Done(settle(deps.database, record))\n        settle(deps.database, finish)\n",
         (_CRASH, "-k", "recording and sqlite"),
     ),
     Mutant(
@@ -309,12 +311,12 @@ MUTANTS = (
     Mutant(
         "dispatch-forgets-refused-messages", "jobs that the broker refused count as sent",
         "dlpipe/pipeline/dispatch.py",
-        "            unit.backlog.unpublish([hint.job_id for hint in hints])\n", "            del unit\n",
+        "settle(deps.database, lambda unit: unit.backlog.unpublish([hint.job_id for hint in hints]))\n", "pass\n",
         ("tests/unit/pipeline/test_dispatch.py",),
     ),
     Mutant(
         "window-ignored", "more is in flight than the window allows", "dlpipe/db/due.py",
-        "self._room = min(limit, window - self._hosts.total())", "self._room = limit",
+        "self._room = 0 if others else min(limit, window - self._hosts.total())", "self._room = limit",
         ("tests/contract/test_dispatch.py",),
     ),
 )  # fmt: skip

@@ -6,6 +6,7 @@ import ctypes
 import importlib.util
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -29,6 +30,12 @@ def wait_until(condition: Callable[[], object], what: str, within_s: float = 20.
         if time.monotonic() > deadline:
             raise TimeoutError(f"not within {within_s} s: {what}")
         time.sleep(0.005)
+
+
+def free_port() -> int:
+    """One that nobody listens on at this moment."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])
 
 
 class Valkey:

@@ -28,13 +28,13 @@ database is newer than this version.
 def migrate(as_json: bool) -> int:
     """Bring the ledger's tables to this version.
 
-    Only ever forwards. Workers of the version before may go on while it runs.
+    Only ever forwards. Workers of the version before may go on while it runs: on PostgreSQL it waits for no lock longer
+    than a moment, and where somebody keeps one it gives up after some tries, to be repeated.
     """
     from dlpipe import wiring
-    from dlpipe.db import SqlDatabase
     from dlpipe.db.migrate import migrate as upgrade
 
-    before, after = upgrade(SqlDatabase(wiring.settings().database_uri))
+    before, after = upgrade(wiring.open_database(wiring.settings()))
     if as_json:
         output.as_json({"before": before, "after": after})
     elif before == after:
@@ -133,12 +133,11 @@ def _checked(name: str, check: Callable[[], str]) -> dict[str, Any]:
 
 def _ledger() -> str:
     from dlpipe import wiring
-    from dlpipe.db import SqlDatabase
 
     chosen = wiring.settings()
     if chosen.private_database and not (chosen.home_dir / "ledger.db").exists():
         return f"not made yet; the first fetch or plan makes it at {chosen.home_dir / 'ledger.db'}"
-    database = SqlDatabase(chosen.database_uri)
+    database = wiring.open_database(chosen)
     database.check_schema()
     return f"{database.url.get_backend_name()}, schema {database.schema_version()}"
 

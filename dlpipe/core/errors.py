@@ -51,6 +51,13 @@ class LedgerUnavailable(DlpipeError):
     hint = "Check that the database is running and that DLPIPE_DATABASE_URL names it; the work goes on by itself."
 
 
+class LedgerConflict(LedgerUnavailable):
+    """The database undid this transaction for the sake of others, again and again; nothing was recorded."""
+
+    code = "ledger_conflict"
+    hint = "Nothing was changed; the work goes on by itself. If it happens often, fewer workers get more done."
+
+
 class LeaseUnavailable(DlpipeError):
     """Redis did not answer, so nobody can be given a lease."""
 

@@ -33,9 +33,11 @@ class Due:
 
     def __init__(self, connection: sa.Connection, limit: int, window: int, per_host: int) -> None:
         self._connection = connection
-        if connection.dialect.name == "postgresql":
-            # Two that count the same room would both fill it. SQLite has one writer anyway.
-            connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_LOCK)))
+        # Two that count the same room would both fill it, so whoever finds another one at it leaves it to that one
+        # instead of waiting. SQLite has one writer anyway.
+        others = connection.dialect.name == "postgresql" and not connection.scalar(
+            sa.select(sa.func.pg_try_advisory_xact_lock(_LOCK))
+        )
         prefer_indexes(connection)
         self._at: datetime = connection.execute(sa.select(now())).scalar_one()
         self._per_host = per_host
@@ -48,7 +50,7 @@ class Due:
         ):
             self._hosts[row.host] += row.n
             self._tenants[row.tenant_id] += row.n
-        self._room = min(limit, window - self._hosts.total())
+        self._room = 0 if others else min(limit, window - self._hosts.total())
 
     def take(self) -> list[Any]:
         """Rows (job_id, run, state, due_at) in the order in which to send them."""

@@ -13,7 +13,7 @@ from sqlalchemy import event
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
-from dlpipe.core.errors import LedgerUnavailable, Misconfigured
+from dlpipe.core.errors import LedgerConflict, LedgerUnavailable, Misconfigured
 from dlpipe.core.model import Scope
 from dlpipe.db import schema
 from dlpipe.db.backlog import SqlBacklog
@@ -24,6 +24,7 @@ from dlpipe.db.jobs import SqlJobs
 from dlpipe.db.ledger import SqlLedger
 from dlpipe.db.owned import SqlOwned
 from dlpipe.db.registry import SqlRegistry
+from dlpipe.db.sessions import Sessions, is_conflict, leave_standbys
 from dlpipe.db.stores import SqlStores
 from dlpipe.db.torrents import SqlTorrents
 
@@ -63,7 +64,8 @@ class SqlUnit:
 class SqlDatabase:
     """The ledger on SQLite or PostgreSQL; safe to carry over a fork, safe for threads."""
 
-    def __init__(self, url: str, *, pool_size: int = 8) -> None:
+    def __init__(self, url: str, *, pool_size: int = 8, sessions: Sessions | None = None) -> None:
+        """`sessions` are those on PostgreSQL; SQLite has a pool only."""
         self.url = sa.engine.make_url(url)
         if self.url.get_backend_name() not in ("sqlite", "postgresql"):
             raise Misconfigured(
@@ -71,7 +73,7 @@ class SqlDatabase:
                 code="database_unsupported",
                 hint="Use sqlite:///path or postgresql+psycopg://user:password@host/name.",
             )
-        self._pool_size = pool_size
+        self._pool_size, self._sessions = pool_size, sessions or Sessions(pool_size=pool_size)
         self._pid = 0
         self._engine: sa.Engine | None = None
 
@@ -100,18 +102,14 @@ class SqlDatabase:
         engine = sa.create_engine(
             self.url,
             hide_parameters=True,
-            pool_size=self._pool_size,
-            max_overflow=8,
-            pool_timeout=30,
-            connect_args={
-                "autocommit": True,  # we say BEGIN ourselves, so that a lost connection is noticed before any work
-                "connect_timeout": 10,
-                "application_name": "dlpipe",
-                "options": "-c statement_timeout=60000 -c lock_timeout=20000 "
-                "-c idle_in_transaction_session_timeout=60000 -c timezone=UTC",
-            },
+            pool_size=self._sessions.pool_size,
+            max_overflow=self._sessions.pool_overflow,
+            pool_timeout=self._sessions.pool_wait_s,
+            pool_recycle=self._sessions.recycle_s,
+            connect_args=self._sessions.connect_args(),
         )
         event.listen(engine, "begin", _begin_postgresql)
+        leave_standbys(engine)
         return engine
 
     @contextmanager
@@ -209,6 +207,8 @@ def _translated() -> Iterator[None]:
     try:
         yield
     except (OperationalError, InterfaceError, PoolTimeout) as error:
+        if isinstance(error, DBAPIError) and is_conflict(error.orig):
+            raise LedgerConflict("the database ended this transaction in favour of another one") from error
         kind = type(error.orig).__name__ if isinstance(error, DBAPIError) else type(error).__name__
         raise LedgerUnavailable(f"the database did not answer ({kind})") from error
     except DBAPIError as error:

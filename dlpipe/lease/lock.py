@@ -83,8 +83,9 @@ class RedisLeases:
         self._is_dead = is_dead
         self._owed: dict[str, str] = {}
         """Tokens of leases whose release failed, and their jobs."""
+        self._ending = False
         self.heartbeat = Heartbeat(self._extend, mirror, ttl_s, renew_s, clock)
-        self.stops = stops.Stops(lambda job_ids: stops.marks(redis, job_ids))
+        self.stops = stops.Stops(lambda job_ids: stops.marks(redis, [PREFIX + job_id for job_id in job_ids]))
 
     @contextmanager
     def hold(self, job_id: str) -> Iterator[Lease]:
@@ -93,6 +94,8 @@ class RedisLeases:
         try:
             self.heartbeat.add(lease)
             self.stops.add(lease)
+            if self._ending:
+                lease.lose("the process is ending")  # it began after `give_up` had gone through those that are held
             yield lease
         finally:
             if os.getpid() == pid:  # a forked child that leaves this block must not free its parent's lease
@@ -113,7 +116,7 @@ class RedisLeases:
     def stop(self, job_id: str) -> bool:
         """Leave a mark for whoever holds the job now; False: nobody does."""
         try:
-            return stops.mark(self._redis, PREFIX + job_id, job_id)
+            return stops.mark(self._redis, PREFIX + job_id)
         except RedisError as error:
             raise _unavailable(error) from error
 
@@ -131,7 +134,11 @@ class RedisLeases:
             raise _unavailable(error) from error
 
     def give_up(self) -> None:
-        """This process is about to end: whoever works under a lease of it learns so at the next check."""
+        """This process is about to end: who works under a lease of it learns so at the next check, and none is given.
+
+        For good: a message that the process had taken in advance would else begin a stream in the middle of its end.
+        """
+        self._ending = True
         self.heartbeat.lose_all("the process is ending")
 
     def close(self) -> None:
@@ -140,6 +147,8 @@ class RedisLeases:
         self.heartbeat.stop()
 
     def _acquire(self, job_id: str) -> HeldLease:
+        if self._ending:
+            raise LeaseUnavailable("this process is ending and begins nothing more")
         self._give_back_owed()
         owner = self._owner if isinstance(self._owner, str) else self._owner()
         token = f"{owner}.{uuid.uuid4().hex}"

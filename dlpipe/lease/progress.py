@@ -65,7 +65,10 @@ class RedisProgress:
         if not job_ids:
             return {}
         try:
-            values = self._redis.mget([PREFIX + job_id for job_id in job_ids])
+            with self._redis.pipeline(transaction=False) as asked:  # one by one, as the nodes of a cluster have them
+                for job_id in job_ids:
+                    asked.get(PREFIX + job_id)
+                values = asked.execute()
         except (RedisError, OSError) as error:
             log.info("progress could not be read: %s", type(error).__name__)
             return {}

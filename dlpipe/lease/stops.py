@@ -33,13 +33,22 @@ Marks = Callable[[Sequence[str]], Sequence[str | None]]
 """The tokens that the marks of these jobs name. Any error counts as no mark."""
 
 
-def mark(redis: redis.Redis, lease_key: str, job_id: str) -> bool:
+def key(lease_key: str) -> str:
+    """The braces keep it on the lease's node of a cluster: a script needs both."""
+    return f"{PREFIX}{{{lease_key}}}"
+
+
+def mark(redis: redis.Redis, lease_key: str) -> bool:
     """Ask whoever holds the job to stop; False when nobody does. RedisError."""
-    return bool(redis.eval(_MARK, 2, lease_key, PREFIX + job_id, str(MARK_MS)))
+    return bool(redis.eval(_MARK, 2, lease_key, key(lease_key), str(MARK_MS)))
 
 
-def marks(redis: redis.Redis, job_ids: Sequence[str]) -> list[str | None]:
-    found = redis.mget([PREFIX + job_id for job_id in job_ids])
+def marks(redis: redis.Redis, lease_keys: Sequence[str]) -> list[str | None]:
+    # One by one, as the nodes of a cluster have them.
+    with redis.pipeline(transaction=False) as asked:
+        for lease_key in lease_keys:
+            asked.get(key(lease_key))
+        found = asked.execute()
     return [value.decode("ascii", "replace") if isinstance(value, bytes) else value for value in found]
 
 

@@ -6,19 +6,24 @@ from collections.abc import Sequence
 
 from dlpipe.core.crash import crash_point
 from dlpipe.core.events import HintsSent
-from dlpipe.core.ports import Hint
+from dlpipe.core.ports import Hint, Unit
 from dlpipe.pipeline.deps import Deps
 from dlpipe.pipeline.round import Round
+from dlpipe.pipeline.settling import settle
 
 
 def dispatch(deps: Deps) -> int:
     """Publish due jobs, highest priority first; answer how many."""
     policy = deps.policy
+
+    def take(unit: Unit) -> list[Hint]:
+        hints = unit.backlog.take_due(policy.batch, policy.window, policy.window_per_host)
+        crash_point("dispatch.marking")
+        return hints
+
     sent = 0
     while True:
-        with deps.database.write() as unit:
-            hints = unit.backlog.take_due(policy.batch, policy.window, policy.window_per_host)
-            crash_point("dispatch.marking")
+        hints = settle(deps.database, take)
         _send(deps, hints)
         sent += len(hints)
         if len(hints) < policy.batch:
@@ -69,8 +74,7 @@ def _send(deps: Deps, hints: Sequence[Hint]) -> None:
     try:
         deps.publisher.publish(hints)
     except Exception:
-        with deps.database.write() as unit:
-            unit.backlog.unpublish([hint.job_id for hint in hints])
+        settle(deps.database, lambda unit: unit.backlog.unpublish([hint.job_id for hint in hints]))
         raise
     deps.telemetry.tell(HintsSent(len(hints)))
     crash_point("dispatch.sent")

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -14,6 +15,7 @@ from dlpipe.core.model import JobSpec, PlanAnswer, job_spec
 from dlpipe.core.ports import Unit
 from dlpipe.pipeline import dispatch
 from dlpipe.pipeline.deps import Deps
+from dlpipe.pipeline.settling import settle
 
 log = logging.getLogger(__name__)
 
@@ -89,11 +91,15 @@ REFRESH = "refresh"
 def plan(deps: Deps, fields: Mapping[str, Any]) -> PlanAnswer:
     """Plan one file. The job is on record when this returns, whatever becomes of the message."""
     made = spec(deps, fields)
-    with deps.database.write() as unit:
+
+    def write(unit: Unit) -> PlanAnswer:
         answer = unit.jobs.plan_if_absent([made])[0]
         if fields.get(REFRESH):
             answer = _refreshed(unit, made, answer)
         crash_point("plan.writing")
+        return answer
+
+    answer = settle(deps.database, write)
     crash_point("plan.written")
     if answer.outcome in ("created", "known", "refreshed"):
         nudge(deps)
@@ -141,16 +147,19 @@ def plan_each(deps: Deps, requests: Iterable[Mapping[str, Any]]) -> Iterator[Pla
                 yield Refusal(position, error.code, error.message, error.hint)
         if not specs:
             continue
-        with deps.database.write() as unit:
-            answers = unit.jobs.plan_if_absent([made for _, made, _ in specs])
-            answers = [
-                _refreshed(unit, made, answer) if refresh else answer
-                for (_, made, refresh), answer in zip(specs, answers, strict=True)
-            ]
+        answers = settle(deps.database, partial(_write, specs))
         crash_point("plan.batch_written")
         nudge(deps)
         for (position, made, _), answer in zip(specs, answers, strict=True):
             yield Planned(position, made, answer)
+
+
+def _write(specs: Sequence[tuple[int, JobSpec, bool]], unit: Unit) -> list[PlanAnswer]:
+    answers = unit.jobs.plan_if_absent([made for _, made, _ in specs])
+    return [
+        _refreshed(unit, made, answer) if refresh else answer
+        for (_, made, refresh), answer in zip(specs, answers, strict=True)
+    ]
 
 
 def nudge(deps: Deps) -> None:

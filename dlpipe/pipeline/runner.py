@@ -19,11 +19,13 @@ from dlpipe.core.errors import (
     Retryable,
     StageFailure,
 )
-from dlpipe.core.ports import Lease, Past, Refused
+from dlpipe.core.model import ArtifactJob
+from dlpipe.core.ports import Lease, Past, Refused, Unit
 from dlpipe.core.recovery import FailureWrite, after_failure
 from dlpipe.core.states import State
 from dlpipe.pipeline import stores, telling
 from dlpipe.pipeline.deps import Deps
+from dlpipe.pipeline.settling import settle
 from dlpipe.pipeline.stages import STAGES, Stage
 from dlpipe.pipeline.stages.stage import OutOfOrder, Work
 
@@ -121,11 +123,15 @@ def _return_claims(deps: Deps) -> None:
     while deps.unreturned:
         job = deps.unreturned.pop()
         try:
-            with deps.database.write() as unit:
-                unit.jobs.hand_back(job)  # a no-op when the record got through after all, or a later fence is on it
+            _hand_back(deps, job)
         except LedgerUnavailable:
             deps.unreturned.append(job)
             raise
+
+
+def _hand_back(deps: Deps, job: ArtifactJob) -> None:
+    """A no-op when its record got through after all, or a later fence is on it."""
+    settle(deps.database, lambda unit: unit.jobs.hand_back(job))
 
 
 def _claim(
@@ -133,7 +139,8 @@ def _claim(
 ) -> Work | Done | Dropped | FailureWrite:
     """One transaction: the job becomes ours under a new fence, and the op is on record as started."""
     row = flow.stage(stage_name)
-    with deps.database.write() as unit:
+
+    def claim_it(unit: Unit) -> Work | Done | Dropped | FailureWrite:
         claim = unit.jobs.claim(row, job_id, run_no, lease.token, deps.policy.lease_ttl_s)
         if isinstance(claim, Past):
             return Done(claim.state, replayed=True)
@@ -156,9 +163,13 @@ def _claim(
             unit.rollback()  # recorded in this very run: the state has nothing to catch up on
             return Done(job.state, replayed=True)
         crash_point(f"{stage_name}.claiming")
-    lease.bind(job.fence)
-    crash_point(f"{stage_name}.claimed")
-    return Work(job, results, op, lease)
+        return Work(job, results, op, lease)
+
+    claimed = settle(deps.database, claim_it)
+    if isinstance(claimed, Work):
+        lease.bind(claimed.job.fence)
+        crash_point(f"{stage_name}.claimed")
+    return claimed
 
 
 def _carry_out(deps: Deps, stage: Stage, stage_name: str, work: Work, began: float) -> Outcome:
@@ -168,13 +179,16 @@ def _carry_out(deps: Deps, stage: Stage, stage_name: str, work: Work, began: flo
         result = (stage.probe(work) if work.op.seen else None) or stage.perform(work)
         crash_point(f"{stage_name}.performed")
         work.lease.check()
-        with deps.database.write() as unit:
+
+        def record(unit: Unit) -> State:
             state = stage.record(unit, work, result)
             # First the job's row, then the op, as in a claim: the other way round, the two could block each other.
             unit.jobs.advance(job, flow.stage(stage_name), state)
             unit.ledger.finish(work.op, result, "ok")
             crash_point(f"{stage_name}.recording")
-        done = Done(state)
+            return state
+
+        done = Done(settle(deps.database, record))
         if work.op.prior is None:
             telling.recorded(deps, stage_name, done, result, deps.clock() - began)
         else:
@@ -182,8 +196,7 @@ def _carry_out(deps: Deps, stage: Stage, stage_name: str, work: Work, began: flo
         crash_point(f"{stage_name}.recorded")
         return done
     except LeaseLost:
-        with deps.database.write() as unit:
-            unit.jobs.hand_back(job)  # a no-op when a later fence is on it already
+        _hand_back(deps, job)
         raise
     except (LedgerUnavailable, LeaseUnavailable):
         raise
@@ -199,10 +212,13 @@ def _carry_out(deps: Deps, stage: Stage, stage_name: str, work: Work, began: flo
 def _fail(deps: Deps, stage_name: str, work: Work, failure: StageFailure, debug_id: str) -> Outcome:
     job = work.job
     write = after_failure(failure, job.state, job.attempts, debug_id, deps.chance(), deps.policy.retry, job.put_off_s)
-    with deps.database.write() as unit:
+
+    def record(unit: Unit) -> None:
         unit.jobs.fail(job, write)
         unit.ledger.fail(work.op, write.code)
         crash_point(f"{stage_name}.failing")
+
+    settle(deps.database, record)
     failed = _failed(deps, stage_name, write, job.host)
     crash_point(f"{stage_name}.failed")
     deps.progress.clear(job.job_id)

@@ -11,7 +11,7 @@ import redis
 from dlpipe.core.errors import LeaseLost, LeaseUnavailable
 from dlpipe.lease.held import HeldLease
 from dlpipe.lease.lock import RedisLeases
-from dlpipe.lease.stops import PREFIX, Stops
+from dlpipe.lease.stops import PREFIX, Stops, key
 from tests.servers import Valkey, wait_until
 
 Make = Callable[[str], RedisLeases]
@@ -66,7 +66,7 @@ def test_a_mark_runs_out(make: Make, client: redis.Redis) -> None:
     a = make("a")
     with a.hold("j"):
         a.stop("j")
-        assert 0 < client.pttl(PREFIX + "j") <= 120_000
+        assert 0 < client.pttl(key("dlpipe:lease:j")) <= 120_000
 
 
 def test_one_question_for_all_jobs_and_none_between_the_looks(make: Make, client: redis.Redis) -> None:

@@ -189,7 +189,8 @@ class Unit(Protocol):
 class Database(Protocol):
     """Where the truth is. Leaving a unit commits it; an exception undoes it.
 
-    LedgerUnavailable when the database does not answer.
+    LedgerUnavailable when the database does not answer, and LedgerConflict, which is one, when it undid the unit for
+    the sake of others: then, and only then, it is certain that nothing of it was recorded.
     """
 
     def write(self) -> AbstractContextManager[Unit]: ...

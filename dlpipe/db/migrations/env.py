@@ -1,4 +1,6 @@
-"""Alembic runs on the connection that dlpipe.db.migrate hands it, inside that connection's transaction."""
+"""Alembic runs on the connection that dlpipe.db.migrate hands it: in its transaction if it is in one (SQLite), else
+with one of its own for each revision (PostgreSQL).
+"""
 
 from alembic import context
 
@@ -8,6 +10,8 @@ context.configure(
     connection=context.config.attributes["connection"],
     target_metadata=metadata,
     transactional_ddl=True,
+    transaction_per_migration=True,
     compare_type=True,
 )
-context.run_migrations()
+with context.begin_transaction():
+    context.run_migrations()
