@@ -1,7 +1,7 @@
 """docker-compose.yml as plain processes: its commands, environment, secrets and health checks, without containers.
 
 What containers give and one host does not is put in here, and nothing else: names of hosts, a port that every
-service may have for itself, fixed places, what the images of others bring. `Compose.strange` says what was not known.
+service may have for itself, fixed places, what the images of others bring.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ WORKERS = ("worker-plan", "worker-net", "worker-disk", "worker-beat")
 OURS = ("migrate", *WORKERS, "beat", "flower")
 _GIVEN = re.compile(r"\$\$|\$\{(\w+)(?:(:?[-?])([^}]*))?\}")
 _PORTS = {"5432", "5555", "6379", "9090", "9464"}
-_START_S = 60.0
+_START_S = 120.0
 
 
 def load(environ: Mapping[str, str] | None = None) -> dict[str, Any]:
