@@ -34,6 +34,7 @@ __all__ = [
     "get_artifact",
     "get_job",
     "job_id_for",
+    "link_artifact",
     "list_artifacts",
     "list_jobs",
     "open_artifact",
@@ -45,6 +46,7 @@ __all__ = [
 ]
 
 _PAGE = 500
+MAX_LINK_S = 7 * 86_400.0
 
 
 def get_job(job_id: str, *, tenant_id: str = DEFAULT_TENANT, project_id: str = DEFAULT_PROJECT) -> Job | None:
@@ -130,18 +132,30 @@ def open_artifact(
     artifact_uuid: str, *, tenant_id: str = DEFAULT_TENANT, project_id: str = DEFAULT_PROJECT
 ) -> BinaryIO:
     """The bytes of a registered file, to be read and closed. UnknownId when it is not known here."""
-    record = _record(artifact_uuid, Scope(tenant_id, project_id))
-    if record is None:
-        raise UnknownId(
-            "no such artifact here", code="artifact_unknown", hint="Check the id, and the tenant and project it is of."
-        )
-    if record.retired_at is not None:
-        raise UnknownId(
-            "the artifact was given up when its job was purged",
-            code="artifact_retired",
-            hint="Plan its URL again to have it fetched once more.",
-        )
+    record = _readable(artifact_uuid, Scope(tenant_id, project_id))
     return tasks.deps().store.open(record.storage_pointer, record.byte_size)
+
+
+def link_artifact(
+    artifact_uuid: str,
+    *,
+    expires_s: float = 600.0,
+    tenant_id: str = DEFAULT_TENANT,
+    project_id: str = DEFAULT_PROJECT,
+) -> str:
+    """A signed address from which the file can be read for so long by whoever has it: a secret, never log it.
+
+    UnknownId when the artifact is not known here; InvalidInput(`link_unsupported`) where files are on a disk.
+    """
+    record = _readable(artifact_uuid, Scope(tenant_id, project_id))
+    if not 1 <= expires_s <= MAX_LINK_S:
+        raise InvalidInput(
+            "a link lasts from one second to seven days", code="expires_invalid", hint="Use another time."
+        )
+    store = tasks.deps().store
+    link = store.link(record.storage_pointer, expires_s)
+    store.open(record.storage_pointer, record.byte_size).close()  # what is not there is an error, not a dead link
+    return link
 
 
 def list_artifacts(
@@ -188,6 +202,21 @@ def _results(
         if len(page) < wanted:
             return
         after, left = page[-1].artifact_uuid, None if left is None else left - len(page)
+
+
+def _readable(artifact_uuid: str, scope: Scope) -> ArtifactRecord:
+    record = _record(artifact_uuid, scope)
+    if record is None:
+        raise UnknownId(
+            "no such artifact here", code="artifact_unknown", hint="Check the id, and the tenant and project it is of."
+        )
+    if record.retired_at is not None:
+        raise UnknownId(
+            "the artifact was given up when its job was purged",
+            code="artifact_retired",
+            hint="Plan its URL again to have it fetched once more.",
+        )
+    return record
 
 
 def _record(artifact_uuid: str, scope: Scope) -> ArtifactRecord | None:

@@ -31,7 +31,16 @@ CONFIG_ENV = "DLPIPE_CONFIG"
 CRASH_ENV = "DLPIPE_CRASH_POINT"
 _NOT_SETTINGS = frozenset({CONFIG_ENV, CRASH_ENV})
 _SECRET_BYTES = 65_536
-_PATHS = ("home", "store.root", "net.limits_file", "net.ca_file", "torrents.ca_file", "torrents.local_path")
+_PATHS = (
+    "home",
+    "store.root",
+    "net.limits_file",
+    "net.ca_file",
+    "store.credentials_file",
+    "torrents.ca_file",
+    "torrents.local_path",
+)
+_BUCKET = re.compile(r"(?:s3|gs|az)://[A-Za-z0-9][A-Za-z0-9._-]{1,62}(?:/[A-Za-z0-9._=-]+)*/?")
 _SQLITE_FILE = re.compile(r"(sqlite(?:\+\w+)?:///)(?!/|file:|:memory:)([^?]+)(.*)", re.DOTALL)
 
 
@@ -53,14 +62,48 @@ class Lease(_Section):
 
 
 class Store(_Section):
+    """Files in a folder, or, with `url`, in a bucket; parts on their way are always below `root`."""
+
     root: Path | None = None
     shard_width: int = Field(2, ge=0, le=8)
+    url: str | None = None
+    endpoint: str | None = None
+    region: str | None = None
+    allow_http: bool = False
+    credentials_file: Path | None = None
+    proof: Literal["auto", "checksum", "read"] = "auto"
+    multipart_bytes: int = Field(16 << 20, ge=5 << 20, le=1 << 30)
+    timeout_s: float = Field(60.0, gt=0, le=3_600)
+    retries: int = Field(3, ge=0, le=20)
+
+    @model_validator(mode="after")
+    def _usable(self) -> Store:
+        if self.url is not None and not _BUCKET.fullmatch(self.url):
+            raise ValueError(
+                "url must be s3://BUCKET/PREFIX, gs://BUCKET/PREFIX or az://CONTAINER/PREFIX, without anything secret"
+            )
+        if self.endpoint is not None and not re.fullmatch(r"https?://[^@?#\s]+", self.endpoint):
+            raise ValueError("endpoint must be an address without user name, password or query")
+        if self.endpoint is not None and self.endpoint.startswith("http://") and not self.allow_http:
+            raise ValueError("endpoint is not encrypted: say allow_http if that is meant")
+        return self
+
+    @property
+    def space(self) -> str:
+        """What pointers to new files begin with."""
+        return (self.url or "local:").partition(":")[0]
+
+    @property
+    def reads_back(self) -> bool:
+        """Of S3 alone it is known that the server checks a sha256 that comes with the bytes."""
+        return self.proof == "read" or (self.proof == "auto" and self.space != "s3")
 
 
 class Dedupe(_Section):
     scope: Literal["tenant", "project", "global"] = "tenant"
     trust_s: float = Field(86_400.0, ge=0)
     link: Literal["hardlink", "reflink", "off"] = "hardlink"
+    objects: Literal["pointer", "copy"] = "pointer"
 
 
 class Retry(_Section):
@@ -399,6 +442,8 @@ def load(environ: Mapping[str, str] | None = None) -> Loaded:
     chosen = Settings.model_validate(tree)
     _check_addresses(chosen, sources)
     _check_certificates(chosen, sources)
+    if chosen.store.url is not None:
+        bucket_options(chosen)
     return Loaded(chosen, sources, file, handed_on)
 
 
@@ -441,6 +486,34 @@ def _check_certificates(chosen: Settings, sources: Mapping[str, str]) -> None:
         ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(chosen.net.ca_file)
     except OSError:
         raise _wrong("net.ca_file", sources, "it is not a file of certificates in PEM that can be read") from None
+
+
+def bucket_options(chosen: Settings) -> dict[str, str]:
+    """What reaching the bucket takes beside its address; what stands here may be secret."""
+    found: dict[str, str] = {}
+    if chosen.store.credentials_file is not None:
+        try:
+            tree = tomllib.loads(chosen.store.credentials_file.expanduser().read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise Misconfigured(
+                f"store.credentials_file cannot be read ({type(error).__name__})",
+                code="setting_invalid",
+                hint='It is lines of NAME = "VALUE" (docs/operations.md).',
+            ) from None
+        if not all(isinstance(value, str) for value in tree.values()):
+            raise Misconfigured(
+                "store.credentials_file holds something that is no text",
+                code="setting_invalid",
+                hint='It is lines of NAME = "VALUE" (docs/operations.md).',
+            )
+        found |= tree
+    if chosen.store.endpoint is not None:
+        found["endpoint"] = chosen.store.endpoint
+    if chosen.store.region is not None:
+        found["region"] = chosen.store.region
+    if chosen.store.space == "s3":
+        found["checksum_algorithm"] = "sha256"
+    return found
 
 
 def _check(name: str, url: str, read: Callable[[str], object], sources: Mapping[str, str]) -> None:

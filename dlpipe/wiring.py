@@ -27,8 +27,9 @@ from dlpipe.core.errors import Misconfigured
 from dlpipe.core.events import Silent
 from dlpipe.core.figures import Totals, Waiting
 from dlpipe.core.flow import Queue
+from dlpipe.core.layout import Equal
 from dlpipe.core.model import Scope
-from dlpipe.core.ports import Publisher, TorrentClient
+from dlpipe.core.ports import BlobStore, Publisher, TorrentClient
 from dlpipe.core.quota import QuotaPolicy
 from dlpipe.core.resume import ResumePolicy
 from dlpipe.core.retries import RetryPolicy
@@ -109,7 +110,7 @@ def _build(chosen: Settings, publisher: Publisher) -> Deps:
     from dlpipe.net import guard, urls
     from dlpipe.net.flips import HostFlips, LocalFlips, SharedFlips
     from dlpipe.sources.http import HttpSource
-    from dlpipe.store import Linking, LocalBlobStore, LocalStaging
+    from dlpipe.store import LocalStaging
 
     _arm_crash_points()
     ledger = database()
@@ -118,9 +119,7 @@ def _build(chosen: Settings, publisher: Publisher) -> Deps:
     return Deps(
         database=ledger,
         leases=_leases(),
-        store=LocalBlobStore(
-            chosen.store_root, shard_width=chosen.store.shard_width, linking=Linking(chosen.dedupe.link)
-        ),
+        store=blob_store(chosen),
         staging=LocalStaging(chosen.store_root, chosen.stream.preallocate_bytes),
         source=HttpSource(_hub(chosen, net)),
         publisher=publisher,
@@ -132,6 +131,46 @@ def _build(chosen: Settings, publisher: Publisher) -> Deps:
         forbidden=lambda host, port: guard.forbidden(host, port, net),
         telemetry=_counting[0] if _counting else Silent(),
     )
+
+
+def folder_store(chosen: Settings) -> BlobStore:
+    from dlpipe.store import Linking, LocalBlobStore
+
+    return LocalBlobStore(chosen.store_root, shard_width=chosen.store.shard_width, linking=Linking(chosen.dedupe.link))
+
+
+def blob_store(chosen: Settings) -> BlobStore:
+    """The folder; with a bucket, that one first, and the folder for what it holds from before."""
+    folder = folder_store(chosen)
+    if chosen.store.url is None:
+        return folder
+    try:
+        from dlpipe.store.bucket import Bucket, connect
+        from dlpipe.store.objects import ObjectBlobStore
+    except ImportError:
+        raise Misconfigured(
+            "store.url needs obstore, which is not installed",
+            code="driver_missing",
+            hint="pip install 'dlpipe[s3]'",
+        ) from None
+    from dlpipe.store.routed import RoutedBlobStore
+
+    bucket = connect(
+        chosen.store.url,
+        knobs.bucket_options(chosen),
+        allow_http=chosen.store.allow_http,
+        timeout_s=chosen.store.timeout_s,
+        retries=chosen.store.retries,
+    )
+    objects = ObjectBlobStore(
+        Bucket(bucket, multipart_bytes=chosen.store.multipart_bytes),
+        chosen.store.space,
+        chosen.store.url,
+        shard_width=chosen.store.shard_width,
+        equal=Equal(chosen.dedupe.objects),
+        read_back=chosen.store.reads_back,
+    )
+    return RoutedBlobStore(objects, folder)
 
 
 def policy(chosen: Settings) -> Policy:

@@ -52,6 +52,7 @@ postgres=$(password postgres_password)
 redis=$(password redis_password)
 rabbitmq=$(password rabbitmq_password)
 flower=$(password flower_password)
+bucket=$(password s3_password)
 password grafana_password >/dev/null
 
 printf 'postgresql+psycopg://dlpipe:%s@postgres:5432/dlpipe' "$postgres" | put database_url
@@ -71,6 +72,14 @@ default_pass = $rabbitmq
 default_user_tags.administrator = false
 listeners.tcp.default = 5672
 END
+
+# For the S3 server of the Compose file. Keys of a cloud's bucket, written here instead, are kept.
+printf '{"identities": [{"name": "dlpipe", "credentials": [{"accessKey": "dlpipe", "secretKey": "%s"}],' "$bucket" >.s3.json
+printf ' "actions": ["Admin", "Read", "Write", "List"]}]}\n' >>.s3.json
+put s3.json <.s3.json
+rm -f .s3.json
+[ -s store_credentials ] ||
+    printf 'access_key_id = "dlpipe"\nsecret_access_key = "%s"\n' "$bucket" | put store_credentials
 
 # One USER:PASSWORD a line; lines of your own are kept.
 {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NoReturn
@@ -17,6 +18,8 @@ from dlpipe.db.migrate import migrate
 from dlpipe.db.schema import SCHEMA_VERSION, metadata
 from tests import postgres as postgres_server
 from tests.ledgers import Bench
+from tests.objectserver import ObjectServer
+from tests.objectserver import missing as object_server_missing
 from tests.postgres import Postgres
 
 ENGINES = ("sqlite", "postgresql")
@@ -122,3 +125,12 @@ def empty_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 @pytest.fixture
 def bench(database: SqlDatabase) -> Bench:
     return Bench(database)
+
+
+@pytest.fixture(scope="session")
+def object_server() -> Iterator[ObjectServer]:
+    """A real S3 server for the session, or for each worker of xdist. Not for tests that stop it."""
+    if reason := object_server_missing():
+        absent(reason)
+    with tempfile.TemporaryDirectory(prefix="dls") as directory, ObjectServer(Path(directory)) as server:
+        yield server

@@ -162,9 +162,14 @@ def _redis() -> str:
 def _store() -> str:
     from dlpipe import wiring
 
-    root = wiring.settings().store_root
+    chosen = wiring.settings()
+    root = chosen.store_root
     at = next(folder for folder in (root, *root.parents) if folder.exists())
-    return f"{root}, {output.size(shutil.disk_usage(at).free)} free"
+    said = f"{root}, {output.size(shutil.disk_usage(at).free)} free"
+    if chosen.store.url is None:
+        return said
+    wiring.blob_store(chosen).walk("", 1)
+    return f"{chosen.store.url} answers; parts: {said}"
 
 
 def _program() -> str:

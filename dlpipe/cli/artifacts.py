@@ -19,11 +19,13 @@ import click
 from dlpipe.cli import EXIT_OK, output
 from dlpipe.cli.completion import job_ids
 from dlpipe.cli.jobs import scoped, unknown
+from dlpipe.cli.spans import Span
 from dlpipe.core.errors import InvalidInput
 from dlpipe.core.telemetry import COLUMNS, Told
 
 _BLOCK = 1 << 20
 _ROW_GROUP = 10_000
+_LINK_S = 600.0
 _WHOLE_NUMBERS = ("byte_size", "run", "bytes_written", "resumed_from_bytes", "elapsed_ms", "fsync_ms")
 
 
@@ -74,23 +76,48 @@ def artifacts(job_id: str | None, limit: int, after: str | None, tenant_id: str,
 Examples:
   less "$(dlpipe open ARTIFACT)"
   dlpipe open ARTIFACT - | sha256sum
+  dlpipe open ARTIFACT --link --expires 10m
 
 \b
-The file is the store's own and read-only: copy it before you change it.
+The file is the store's own and read-only: copy it before you change it. A signed link
+lets whoever has it read the file until it expires; there are none of files on a disk.
 Exit status: 0 printed, 1 no such artifact here, or its file is not there, 2 wrong use, or a setting that cannot be.
 """,
 )
 @click.argument("artifact_uuid", metavar="ARTIFACT")
 @click.argument("to", metavar="[-]", required=False, type=click.Choice(["-"]))
+@click.option("--link", "wants_link", is_flag=True, help="Print a signed link to a file in an object store.")
+@click.option("--expires", "expires_s", type=Span(), metavar="SPAN",
+              help="How long the link holds, e.g. 90s, 12h; at most 7d, and 10m if not said.")  # fmt: skip
 @scoped
-def open_(artifact_uuid: str, to: str | None, tenant_id: str, project_id: str, as_json: bool) -> int:
-    """Print where a registered file lies on this machine, or, with -, its bytes."""
+def open_(
+    artifact_uuid: str,
+    to: str | None,
+    wants_link: bool,
+    expires_s: float | None,
+    tenant_id: str,
+    project_id: str,
+    as_json: bool,
+) -> int:
+    """Print where a registered file lies on this machine or in its bucket, or, with -, its bytes."""
     import dlpipe
     from dlpipe.core.model import Scope
     from dlpipe.tasks import deps
 
     if to is not None and as_json:
         raise click.UsageError("- prints the file's bytes, and --json an object: choose one of them.")
+    if wants_link and to is not None:
+        raise click.UsageError("- prints the file's bytes, and --link an address: choose one of them.")
+    if expires_s is not None and not wants_link:
+        raise click.UsageError("--expires belongs to --link.")
+    if wants_link:
+        wanted_s = _LINK_S if expires_s is None else expires_s
+        link = dlpipe.link_artifact(artifact_uuid, expires_s=wanted_s, tenant_id=tenant_id, project_id=project_id)
+        if as_json:
+            output.as_json({"artifact_uuid": artifact_uuid, "link": link})
+        else:
+            click.echo(link)
+        return EXIT_OK
     # Asked for before it is told: what is not there with its size is an error, not a path.
     with dlpipe.open_artifact(artifact_uuid, tenant_id=tenant_id, project_id=project_id) as stream:
         if to is not None:

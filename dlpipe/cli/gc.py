@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import click
 
@@ -53,7 +53,11 @@ def gc(delete: bool, dry_run: bool, grace_s: float, unknown: bool, expect: int |
             click.echo(f"{what}\t{size}\t{output.safe(path)}")
 
     asked = garbage.Asked(grace_s, unknown, expect)
-    found = garbage.collect(deps(), wiring.trash(), asked, heard) if delete else garbage.survey(deps(), asked, heard)
+    held, chosen = deps(), wiring.settings()
+    if chosen.store.url is not None:
+        output.note("the folder is looked at; in the bucket everything stays")
+        held = replace(held, store=wiring.folder_store(chosen))
+    found = garbage.collect(held, wiring.trash(), asked, heard) if delete else garbage.survey(held, asked, heard)
     if as_json:
         output.as_json({**asdict(found), "dry_run": not delete})
         return EXIT_FAILED if found.doubt else EXIT_OK

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -15,15 +15,21 @@ from dlpipe.core.errors import LedgerUnavailable, Misconfigured
 from dlpipe.verify import (
     DatabaseTrouble,
     Finding,
+    Objects,
+    ObjectStoreTrouble,
     Options,
     Silent,
     StoreMissing,
     StoreNotOurs,
+    StoreNotSet,
     Watcher,
     artifact_count,
     check,
     schema_version,
 )
+
+if TYPE_CHECKING:
+    from dlpipe.settings import Settings
 
 
 @click.command(
@@ -55,7 +61,7 @@ def verify(no_hash: bool, strict: bool, repair: bool, as_json: bool) -> int:
     for finding in _found(read_bytes=not no_hash, strict=strict):
         wrong, notes = wrong + (not finding.is_note), notes + finding.is_note
         if finding.code in _BROUGHT_AGAIN and finding.job_id and finding.path:
-            accused.append((finding.job_id, f"local:{finding.path}"))
+            accused.append((finding.job_id, finding.path if ":" in finding.path else f"local:{finding.path}"))
         if as_json:
             output.as_json(_told(finding))
         else:
@@ -115,9 +121,21 @@ def _found(*, read_bytes: bool, strict: bool) -> Iterator[Finding]:
     try:
         check_version(schema_version(chosen.database_uri))
         with _watching() as watcher:
-            yield from check(chosen.database_uri, chosen.store_root, options, watcher)
+            yield from check(chosen.database_uri, chosen.store_root, options, watcher, _bucket(chosen))
     except DatabaseTrouble as trouble:
         raise LedgerUnavailable(str(trouble)) from trouble
+    except ObjectStoreTrouble as trouble:
+        raise Misconfigured(
+            f"the bucket cannot be read ({trouble})",
+            code="store_unreadable",
+            hint="Look at store.url, store.endpoint and the credentials, and whether the server is there.",
+        ) from None
+    except StoreNotSet:
+        raise Misconfigured(
+            "the ledger knows files in a bucket, and store.url names none",
+            code="store_missing",
+            hint="Set DLPIPE_STORE_URL to the bucket that they are in.",
+        ) from None
     except StoreMissing:
         raise Misconfigured(
             f"the ledger knows files, and the store's folder {chosen.store_root} is not there",
@@ -131,6 +149,20 @@ def _found(*, read_bytes: bool, strict: bool) -> Iterator[Finding]:
             hint="Mount the store, or set DLPIPE_STORE_ROOT to where it is. If it is the right one all the same: "
             "dlpipe reconcile --accept-store.",
         ) from None
+
+
+def _bucket(chosen: Settings) -> Objects | None:
+    from dlpipe.settings import bucket_options
+
+    if chosen.store.url is None:
+        return None
+    return Objects(
+        chosen.store.url,
+        bucket_options(chosen),
+        allow_http=chosen.store.allow_http,
+        timeout_s=chosen.store.timeout_s,
+        retries=chosen.store.retries,
+    )
 
 
 @contextmanager

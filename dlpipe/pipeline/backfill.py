@@ -17,7 +17,7 @@ from dlpipe.core.crash import crash_point
 from dlpipe.core.downloads import Sharing
 from dlpipe.core.errors import InvalidInput, StageFailure
 from dlpipe.core.flow import OpType
-from dlpipe.core.layout import extension_for
+from dlpipe.core.layout import extension_for, space_of
 from dlpipe.core.model import ArtifactRecord, Scope
 from dlpipe.core.ports import Adopted, FirstCopy, Foreign, KnownBlob, Unit
 from dlpipe.core.results import DedupeAction
@@ -162,9 +162,10 @@ def _bring(deps: Deps, scope: Scope, root: str, number: int, row: Download, shar
         first = unit.registry.first_copy(deps.policy.scope_key(scope), adopted.sha256)
     if first is None or first.pointer == adopted.pointer:
         return _Brought(number, row, adopted, _kept_apart(adopted.action))
-    if not deps.store.is_right(first.pointer, adopted.sha256, adopted.size):
+    store = deps.store
+    if not store.owns(first.pointer) or not store.vouched(first.pointer, adopted.sha256, adopted.size):
         return _Brought(number, row, adopted, _kept_apart(adopted.action), replaces=first)
-    action = deps.store.unify(adopted.pointer, first.pointer)
+    action = store.unify(adopted.pointer, first.pointer)
     return _Brought(number, row, adopted, action)
 
 
@@ -198,7 +199,7 @@ def _register(deps: Deps, unit: Unit, scope: Scope, one: _Brought) -> None:
         artifact_uuid=keys.artifact_uuid(made),
         scope=scope,
         artifact_type="file",
-        storage_backend=deps.store.backend,
+        storage_backend=space_of(adopted.pointer),
         storage_pointer=adopted.pointer,
         content_type=one.row.content_type,
         byte_size=adopted.size,

@@ -11,8 +11,7 @@ from contextlib import contextmanager
 
 from dlpipe.core import states
 from dlpipe.core.crash import crash_point
-from dlpipe.core.errors import InvalidInput, StageFailure
-from dlpipe.core.layout import place_of
+from dlpipe.core.errors import InvalidInput, Postponed, StageFailure
 from dlpipe.core.model import NO_JOB, ArtifactRecord, Fault, Scope
 from dlpipe.core.ports import StoredFile, Unit
 from dlpipe.core.recovery import (
@@ -37,9 +36,14 @@ ROWS, REHASH, FILES = "reconcile.rows", "reconcile.rehash", "reconcile.files"
 
 @contextmanager
 def _passed_over(this: Round, what: str) -> Iterator[None]:
-    """A file that cannot be read, or a row whose pointer leads nowhere, must not keep a walk from those behind it."""
+    """A file that cannot be read, or a row whose pointer leads nowhere, must not keep a walk from those behind it.
+
+    A store that is away does: each of them would cost the time that it takes to find that out.
+    """
     try:
         yield
+    except Postponed:
+        raise
     except (StageFailure, InvalidInput) as error:
         log.warning("reconcile: %s passed over: %s", what, error)
         this.found("unfinished", what, error.code)
@@ -79,7 +83,7 @@ def registered(this: Round) -> None:
 def _look(this: Round, record: ArtifactRecord) -> Fault | None:
     """What is wrong with the file, if that is news; a mark on one that is right again is taken off."""
     store = this.deps.store
-    if record.storage_backend != store.backend:
+    if not store.owns(record.storage_pointer):
         return None
     pointer, marked = record.storage_pointer, record.fault is not None
     size, right = store.size(pointer), None
@@ -109,7 +113,7 @@ def rehashed(this: Round) -> None:
                 break
             budget -= max(record.byte_size, 1)
             after = record.artifact_uuid
-            if record.fault is None and record.storage_backend == this.deps.store.backend:
+            if record.fault is None and this.deps.store.owns(record.storage_pointer):
                 with _passed_over(this, record.artifact_uuid):
                     _reread(this, record)
         else:
@@ -171,9 +175,10 @@ def stored(this: Round) -> None:
     before = after = this.cursor(FILES)
     looked = 0
     while looked < this.heal.items:
-        page = this.deps.store.walk(after, PAGE)
+        store = this.deps.store
+        page = store.walk(after, PAGE)
         with this.deps.database.read() as unit:
-            known = unit.registry.registered([(f.pointer, place_of(f.pointer).sha256) for f in page if f.pointer])
+            known = unit.registry.registered([(f.pointer, store.place_at(f.pointer).sha256) for f in page if f.pointer])
         done = 0
         for file in page:
             if this.over:
@@ -196,7 +201,7 @@ def _judge(this: Round, file: StoredFile, is_registered: bool) -> None:
     known = is_registered or (file.pointer is not None and _is_indexed(this, file.pointer, file.size))
     verdict = judge_stored(StoredFacts(file.ours, named, known, file.age_s), this.heal.grace_s)
     if isinstance(verdict, NeedHash) and file.pointer is not None:
-        right = this.deps.store.is_right(file.pointer, place_of(file.pointer).sha256, file.size)
+        right = this.deps.store.is_right(file.pointer, this.deps.store.place_at(file.pointer).sha256, file.size)
         verdict = judge_stored(StoredFacts(file.ours, named, known, file.age_s, right), this.heal.grace_s)
     if isinstance(verdict, LeaveIt) and verdict.reason == "foreign":
         this.found("files_foreign", file.path, "left alone")
@@ -209,14 +214,16 @@ def _judge(this: Round, file: StoredFile, is_registered: bool) -> None:
 
 def _is_indexed(this: Round, pointer: str, size: int) -> bool:
     """By itself, or because the same bytes are known elsewhere within the dedupe scope, and are there."""
-    place = place_of(pointer)
+    sha256 = this.deps.store.place_at(pointer).sha256
     with this.deps.database.read() as unit:
-        first = unit.registry.first_copy(_scope(this, pointer), place.sha256)
-    return first is not None and (first.pointer == pointer or this.deps.store.holds(first.pointer, size))
+        first = unit.registry.first_copy(_scope(this, pointer), sha256)
+    if first is None or first.pointer == pointer:
+        return first is not None
+    return this.deps.store.owns(first.pointer) and this.deps.store.holds(first.pointer, size)
 
 
 def _adopt(this: Round, pointer: str, size: int) -> None:
-    sha256, scope = place_of(pointer).sha256, _scope(this, pointer)
+    sha256, scope = this.deps.store.place_at(pointer).sha256, _scope(this, pointer)
     with this.unit() as unit:
         first = unit.registry.first_copy(scope, sha256)
         if first is None:
@@ -227,5 +234,5 @@ def _adopt(this: Round, pointer: str, size: int) -> None:
 
 
 def _scope(this: Round, pointer: str) -> str:
-    place = place_of(pointer)
+    place = this.deps.store.place_at(pointer)
     return this.deps.policy.scope_key(Scope(place.tenant, place.project))

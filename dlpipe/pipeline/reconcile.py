@@ -51,6 +51,7 @@ def _go_round(this: Round) -> None:
 def store(this: Round) -> None:
     """What is missing in a store that is not there is not lost, and what lies in another one is not ours."""
     stores.recognise(this.deps, dry_run=this.dry_run)
+    stores.recognise_others(this.deps)
 
 
 def _tried(this: Round, step: Callable[[Round], None]) -> bool:

@@ -54,6 +54,20 @@ def recognise(deps: Deps, *, dry_run: bool = False) -> None:
     deps.known_stores[store.backend] = recorded
 
 
+def recognise_others(deps: Deps) -> None:
+    """The same of the stores that keep files from before, as far as they are on record: there, nothing is marked.
+
+    For who looks for missing files. Work goes on without them: a node that came later need not see them.
+    """
+    for store in deps.store.others():
+        with deps.database.read() as unit:
+            recorded = unit.stores.get(store.backend)
+        verdict = judge(recorded, store.marker()) if recorded is not None else None
+        if isinstance(verdict, Refused):
+            log.error("%s [%s] %s", verdict.message, verdict.code, verdict.hint)
+            raise verdict.failure()
+
+
 def accept(deps: Deps) -> str:
     """What is there is the store from now on, whatever it bears and whatever is missing in it; answer its id."""
     store = deps.store

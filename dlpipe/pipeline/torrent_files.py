@@ -25,7 +25,7 @@ from dlpipe.core.errors import (
     TorrentOutage,
     TorrentRefused,
 )
-from dlpipe.core.layout import extension_for
+from dlpipe.core.layout import extension_for, space_of
 from dlpipe.core.model import ArtifactRecord, Scope
 from dlpipe.core.ports import Adopted, FirstCopy, Foreign, Lease, Unit
 from dlpipe.core.results import DedupeAction
@@ -168,9 +168,10 @@ def _deduped(deps: TorrentDeps, job: DownloadJob, path: str, adopted: Adopted) -
         first = unit.registry.first_copy(_dedupe_scope(deps, job), adopted.sha256)
     if first is None or first.pointer == adopted.pointer:
         return Brought(path, adopted, adopted.action)
-    if not deps.base.store.is_right(first.pointer, adopted.sha256, adopted.size):
+    store = deps.base.store
+    if not store.owns(first.pointer) or not store.vouched(first.pointer, adopted.sha256, adopted.size):
         return Brought(path, adopted, adopted.action, replaces=first)
-    action = deps.base.store.unify(adopted.pointer, first.pointer)
+    action = store.unify(adopted.pointer, first.pointer)
     return Brought(path, adopted, adopted.action if action is DedupeAction.COPY else action)
 
 
@@ -221,7 +222,7 @@ def _register_file(deps: TorrentDeps, unit: Unit, job: DownloadJob, position: in
         artifact_uuid=keys.artifact_uuid(key),
         scope=scope,
         artifact_type="file",
-        storage_backend=deps.base.store.backend,
+        storage_backend=space_of(adopted.pointer),
         storage_pointer=adopted.pointer,
         content_type=mimetypes.guess_type(one.path)[0],
         byte_size=adopted.size,

@@ -75,6 +75,14 @@ def _refused(what: str) -> Permanent:
     return Permanent(what, code="file_refused", hint="Look at the download folder: somebody put it there.")
 
 
+def unexpected() -> Permanent:
+    return Permanent(
+        "the file does not hash to what was said of it",
+        code="sha256_mismatch",
+        hint="It is another file, or damaged: nothing of it was taken in.",
+    )
+
+
 def changed() -> Retryable:
     return Retryable(
         "a file of the torrent changed while it was read", code="file_changed", hint="It is tried again by itself."

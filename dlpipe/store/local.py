@@ -18,9 +18,9 @@ from typing import BinaryIO
 
 from dlpipe.core.crash import crash_point
 from dlpipe.core.downloads import Sharing
-from dlpipe.core.errors import Permanent, Retryable
-from dlpipe.core.layout import Place, check_id, place_of
-from dlpipe.core.ports import Adopted, Foreign, Part, StoredFile
+from dlpipe.core.errors import InvalidInput, Permanent, Retryable
+from dlpipe.core.layout import LOCAL, Equal, Place, check_id, place_of, space_of
+from dlpipe.core.ports import Adopted, BlobStore, Foreign, Part, StoredFile
 from dlpipe.core.results import DedupeAction
 from dlpipe.store import adopt as adopting
 from dlpipe.store import marker, strays
@@ -32,7 +32,8 @@ _OPEN = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class LocalBlobStore:
-    backend = "local"
+    backend = LOCAL
+    equal = Equal.LINK
 
     def __init__(
         self,
@@ -53,11 +54,17 @@ class LocalBlobStore:
     def mark(self, store_id: str) -> str:
         return marker.make(self._root, store_id)
 
+    def others(self) -> Sequence[BlobStore]:
+        return ()
+
     def place(self, tenant: str, project: str, sha256: str, ext: str) -> Place:
         return Place(tenant, project, sha256, ext, self._shard_width)
 
     def place_at(self, pointer: str) -> Place:
         return place_of(pointer)
+
+    def owns(self, pointer: str) -> bool:
+        return space_of(pointer) == LOCAL
 
     def shard(self, pointer: str) -> str:
         place = place_of(pointer)
@@ -67,7 +74,14 @@ class LocalBlobStore:
         place = place_of(pointer)
         return str(self._root.joinpath(*place.folders, place.name))
 
-    def publish(self, part: Part, place: Place, size: int) -> bool:
+    def link(self, pointer: str, expires_s: float) -> str:
+        raise InvalidInput(
+            "files on a disk have no links that could be signed",
+            code="link_unsupported",
+            hint="Use the path or the bytes: dlpipe open ARTIFACT, dlpipe open ARTIFACT -",
+        )
+
+    def publish(self, part: Part, place: Place, size: int, *, doubted: bool = False) -> bool:
         fd = part.fileno()
         digest, found = _hash(fd, size)
         if (digest, found) != (place.sha256, size) or os.fstat(fd).st_size != size:
@@ -153,6 +167,9 @@ class LocalBlobStore:
             if error.errno in (errno.ENOENT, errno.ENOTDIR):
                 return False
             raise as_failure(error) from error
+
+    def vouched(self, pointer: str, sha256: str, size: int) -> bool:
+        return self.is_right(pointer, sha256, size)  # a disk vouches for nothing
 
     def open(self, pointer: str, size: int) -> BinaryIO:
         place = place_of(pointer)
@@ -304,11 +321,7 @@ class LocalBlobStore:
                 crash_point("torrents.brought")
                 sha256 = adopting.hashed(ours, size, heard)
                 if expected not in (None, sha256):
-                    raise Permanent(
-                        "the file does not hash to what was said of it",
-                        code="sha256_mismatch",
-                        hint="It is another file, or damaged: nothing of it was taken in.",
-                    )
+                    raise adopting.unexpected()
                 os.fsync(ours)  # the bytes last before their name does
                 place = self.place(tenant, project, sha256, ext)
                 crash_point("torrents.hashed")

@@ -74,14 +74,26 @@ def _described(path: tuple[str, ...], found: os.stat_result, width: int, now: fl
     pointer = None
     with suppress(InvalidInput):
         pointer = place_of(f"local:{joined}").pointer
-    in_shard = width > 0 and len(path) == 4 and len(path[2]) == width
-    ours = (
-        stat.S_ISREG(found.st_mode)
-        and not name.startswith(".")
-        and (pointer is not None or (len(path) > 2 and (in_shard or _BLOB.match(name) is not None)))
-    )
+    ours = stat.S_ISREG(found.st_mode) and not name.startswith(".") and (pointer is not None or _among(path, width))
     # The later of both: a link, which gives a file its place, changes the second only.
     return StoredFile(joined, pointer if ours else None, found.st_size, now - max(found.st_mtime, found.st_ctime), ours)
+
+
+def _among(path: tuple[str, ...], width: int) -> bool:
+    """It has no name of a blob, but stands where nothing but blobs does, or is named like one."""
+    in_shard = width > 0 and len(path) == 4 and len(path[2]) == width
+    return len(path) > 2 and (in_shard or _BLOB.match(path[-1]) is not None)
+
+
+def described_key(space: str, key: str, size: int, age_s: float, width: int) -> StoredFile:
+    """The same of an object, by its key alone."""
+    path, pointer = tuple(key.split("/")), None
+    with suppress(InvalidInput):
+        pointer = place_of(f"{space}:{key}", space).pointer
+    strange = len(path) > 4 or any(part.startswith(".") for part in path)
+    shard = len(path) < 4 or _SHARD.match(path[2]) is not None
+    ours = not strange and (pointer is not None or (shard and _among(path, width)))
+    return StoredFile(key, pointer if ours else None, size, age_s, ours)
 
 
 def set_apart(root: Path, path: str, where: int) -> bool:

@@ -9,6 +9,7 @@ from dlpipe.verify.check import (
     Silent,
     StoreMissing,
     StoreNotOurs,
+    StoreNotSet,
     Watcher,
     artifact_count,
     check,
@@ -16,16 +17,20 @@ from dlpipe.verify.check import (
 )
 from dlpipe.verify.findings import FINDINGS, NOTES, Finding
 from dlpipe.verify.ledger import DatabaseTrouble
+from dlpipe.verify.objects import Objects, ObjectStoreTrouble
 
 __all__ = [
     "FINDINGS",
     "NOTES",
     "DatabaseTrouble",
     "Finding",
+    "ObjectStoreTrouble",
+    "Objects",
     "Options",
     "Silent",
     "StoreMissing",
     "StoreNotOurs",
+    "StoreNotSet",
     "Watcher",
     "artifact_count",
     "check",

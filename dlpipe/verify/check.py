@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
-from dlpipe.verify import files, jobs, registry, staging
+from dlpipe.verify import files, jobs, objects, registry, rules, staging
 from dlpipe.verify.facts import JobFacts, Snapshot
 from dlpipe.verify.findings import Finding
 from dlpipe.verify.ledger import Ledger
@@ -28,6 +29,10 @@ class Options:
 
 class StoreMissing(Exception):
     """There is no folder where the store should be: it is not mounted, rather than all of its files lost."""
+
+
+class StoreNotSet(Exception):
+    """Artifacts are registered in a bucket, and nobody has said which one."""
 
 
 class StoreNotOurs(Exception):
@@ -66,7 +71,11 @@ def artifact_count(database_url: str) -> int:
 
 
 def check(
-    database_url: str, root: Path, options: Options = Options(), watcher: Watcher | None = None
+    database_url: str,
+    root: Path,
+    options: Options = Options(),
+    watcher: Watcher | None = None,
+    bucket: objects.Objects | None = None,
 ) -> Iterator[Finding]:
     """Everything that is wrong, as it is found.
 
@@ -77,25 +86,37 @@ def check(
         DatabaseTrouble: the database did not answer.
         StoreMissing: artifacts are registered, and there is no store.
         StoreNotOurs: what is there is not the store that belongs to this database.
+        StoreNotSet: artifacts are registered in a bucket, and there is none here.
+        ObjectStoreTrouble: the bucket cannot be read.
     """
     told = watcher or Silent()
     ledger = Ledger(database_url)
     try:
         with ledger.snapshot() as now:
             count, artifacts, size = now.sizes()
-            if artifacts and not root.is_dir():
+            kinds = now.backends() if artifacts else set()
+            if kinds - {"local", bucket.space if bucket is not None else "local"}:
+                raise StoreNotSet
+            if "local" in kinds and not root.is_dir():
                 raise StoreMissing(root)
-            if (mark := now.store_mark()) is not None and mark != files.mark(root):
+            mark = now.store_mark() if "local" in kinds or bucket is None else None
+            if mark is not None and mark != files.mark(root):
                 raise StoreNotOurs(root)
+            if bucket is not None:
+                bucket.look()
             told.begins("jobs", count)
             for page in now.pages():
-                yield from _settled_jobs(ledger, root, options, page, now)
+                yield from _settled_jobs(ledger, root, options, page, now, bucket)
                 told.goes_on(len(page))
             told.begins("indexes", 0)
-            yield from _settled(lambda: registry.judge(now, root), lambda fresh: registry.judge(fresh, root), ledger)
+            yield from _settled(
+                lambda: registry.judge(now, root, bucket), lambda fresh: registry.judge(fresh, root, bucket), ledger
+            )
         told.begins("files", size if options.read_bytes else count)
         yield from _files(ledger, root, options, told)
         young_s = None if options.strict else options.part_age_s
+        if bucket is not None:
+            yield from _objects(ledger, bucket, root, options, told)
         with ledger.snapshot() as now:
             yield from _settled(
                 lambda: staging.judge(root, now, young_s),
@@ -118,10 +139,15 @@ def _settled(
 
 
 def _settled_jobs(
-    ledger: Ledger, root: Path, options: Options, page: list[JobFacts], now: Snapshot
+    ledger: Ledger, root: Path, options: Options, page: list[JobFacts], now: Snapshot, bucket: objects.Objects | None
 ) -> Iterator[Finding]:
+    def there(path: str) -> bool:
+        if rules.in_bucket(path):
+            return bucket is not None and bucket.size(path) is not None
+        return os.path.lexists(root / path)
+
     def judged(some: list[JobFacts], at: Snapshot) -> Iterator[Finding]:
-        view = jobs.View(at.now, options.strict, lambda path: os.path.lexists(root / path))
+        view = jobs.View(at.now, options.strict, there)
         for facts in some:
             yield from jobs.judge(facts, view)
 
@@ -151,4 +177,24 @@ def _files(ledger: Ledger, root: Path, options: Options, told: Watcher) -> Itera
                 still = {(one.code, one.path) for one in look}
             yield from (one for one in found if (one.code, one.path) in still)
         if reader is None:
+            told.goes_on(len(batch))
+
+
+def _objects(ledger: Ledger, bucket: objects.Objects, root: Path, options: Options, told: Watcher) -> Iterator[Finding]:
+    heard = told.goes_on if options.read_bytes else None
+
+    def judged(batch: list[objects.Found], now: Snapshot) -> list[Finding]:
+        look = partial(files.Look, root, now, None, None if options.strict else options.file_grace_s)
+        return list(objects.judge(bucket, batch, now, heard, look))
+
+    for batch in bucket.batches():
+        # As of files: first the listing, then the rows.
+        with ledger.snapshot() as now:
+            found = judged(batch, now)
+        suspects = {one.path for one in found}
+        if suspects:
+            with ledger.snapshot() as fresh:
+                still = {(one.code, one.path) for one in judged([o for o in batch if o.path in suspects], fresh)}
+            yield from (one for one in found if (one.code, one.path) in still)
+        if heard is None:
             told.goes_on(len(batch))

@@ -74,6 +74,10 @@ class Snapshot:
         ).one()
         return self._scalar(sa.select(sa.func.count()).select_from(schema.jobs)), int(artifacts), int(size)
 
+    def backends(self) -> set[str]:
+        """Which kinds of store artifacts are in."""
+        return {row.storage_backend for row in self.rows(sa.select(_A.storage_backend).distinct())}
+
     def store_mark(self) -> str | None:
         """The id that the local store has to bear; None when none is on record yet."""
         found: str | None = self._scalar(sa.select(schema.stores.c.store_id).where(schema.stores.c.backend == "local"))

@@ -160,7 +160,7 @@ def _judge_one(look: Look, path: str, digest: str, rows: list[Any]) -> Iterator[
         yield Finding("file_unreadable", path, error.strerror or "", job_id, path)
         return
     if not rows:
-        yield from look.stranger(path, digest, about)
+        yield from look.stranger(path, digest, max(about.st_mtime, about.st_ctime))
     if stat.S_IMODE(about.st_mode) & 0o222:
         yield Finding("file_writable", path, f"mode {stat.S_IMODE(about.st_mode):04o}", job_id, path)
     if look.reader is not None and any(look.is_wrongly_marked(row) for row in rows):
@@ -195,15 +195,16 @@ class Look:
             elif not rules.ended(row.state, due=row.due_at is not None):
                 self._coming.add((row.tenant_id, row.project_id, result["sha256"]))
 
-    def stranger(self, path: str, digest: str, about: os.stat_result) -> Iterator[Finding]:
+    def stranger(self, path: str, digest: str, born: float) -> Iterator[Finding]:
         """A right file that no artifact names."""
-        tenant, project, *_ = f"{path}//".split("/")
+        pointer = rules.pointer_to(path)
+        tenant, project, *_ = f"{pointer.partition(':')[2]}//".split("/")
         if (tenant, project, digest) in self._coming or (tenant, project) in self._bringing:
             return
         known = [row for row in self._indexed.get(digest, []) if row.scope in ("*", tenant, f"{tenant}/{project}")]
-        if f"local:{path}" in self._placed or f"local:{path}" in {row.pointer for row in known}:
+        if pointer in self._placed or pointer in {row.pointer for row in known}:
             return
-        age_s = self._now.timestamp() - max(about.st_mtime, about.st_ctime)
+        age_s = self._now.timestamp() - born
         if self._young_s is not None and age_s < self._young_s:
             return
         yield Finding("file_spare" if known else "file_unknown", path, path=path)

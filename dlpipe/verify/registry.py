@@ -10,9 +10,10 @@ from dlpipe.verify import rules
 from dlpipe.verify.facts import Snapshot
 from dlpipe.verify.findings import Finding
 from dlpipe.verify.indexes import Indexes
+from dlpipe.verify.objects import Objects
 
 
-def judge(now: Snapshot, root: Path) -> Iterator[Finding]:
+def judge(now: Snapshot, root: Path, objects: Objects | None = None) -> Iterator[Finding]:
     indexes = Indexes(now)
     for row in indexes.makerless():
         yield Finding("artifact_without_job", str(row.artifact_uuid), "it names none")
@@ -20,7 +21,8 @@ def judge(now: Snapshot, root: Path) -> Iterator[Finding]:
         yield Finding("manifest_wrong", str(row.artifact_uuid), "its artifact does not exist", str(row.job_id))
     for row in indexes.hashes_without_artifact():
         path = rules.path_in(row.pointer)  # of bytes that were adopted there is no artifact, but a file
-        if path is None or rules.digest_in(path.rpartition("/")[2]) != row.sha256 or _size(root, path) != row.size:
+        there = _size(root, objects, path) if path is not None else None
+        if path is None or rules.digest_in(path.rpartition("/")[2]) != row.sha256 or there != row.size:
             yield Finding("hash_index_wrong", f"{row.scope}:{row.sha256}", "nothing is what the entry says")
     for row in indexes.artifacts_without_hash():
         yield Finding("hash_index_wrong", str(row.artifact_uuid), f"{row.sha256} is not in it")
@@ -38,7 +40,9 @@ def judge(now: Snapshot, root: Path) -> Iterator[Finding]:
         yield from _apart(root, row.pointer, row.twin)
 
 
-def _size(root: Path, path: str) -> int | None:
+def _size(root: Path, objects: Objects | None, path: str) -> int | None:
+    if rules.in_bucket(path):
+        return objects.size(path) if objects is not None else None
     try:
         return os.lstat(root / path).st_size
     except OSError:

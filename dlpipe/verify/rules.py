@@ -134,19 +134,36 @@ def is_set_aside(name: str) -> bool:
     return _SET_ASIDE.match(name) is not None
 
 
+BUCKETS = frozenset({"s3", "gs", "az"})
+
+
 def path_in(pointer: str) -> str | None:
-    """Where below the root a pointer of the local store leads; None for what cannot be one."""
+    """Where below the root a pointer leads, of a bucket with its kind in front; None for what cannot be one."""
     kind, _, path = pointer.partition(":")
     parts = path.split("/")
-    return path if kind == "local" and len(parts) in (3, 4) and all(p.strip(".") for p in parts) else None
+    if len(parts) not in (3, 4) or not all(p.strip(".") for p in parts):
+        return None
+    return pointer if kind in BUCKETS else path if kind == "local" else None
+
+
+def in_bucket(path: str) -> bool:
+    return path.partition(":")[0] in BUCKETS
+
+
+def pointer_to(path: str) -> str:
+    return path if in_bucket(path) else f"local:{path}"
 
 
 def pointer_fits(pointer: str, tenant: str, project: str, sha256: str) -> bool:
+    """In a bucket, equal bytes of a tenant's projects may have one place."""
     path = path_in(pointer)
     if path is None:
         return False
-    owner, within, *shard, name = path.split("/")
-    fits = (owner, within, digest_in(name)) == (tenant, project, sha256)
+    owner, within, *shard, name = path.partition(":")[2].split("/") if in_bucket(path) else path.split("/")
+    if in_bucket(path):
+        fits = (owner, digest_in(name)) == (tenant, sha256)
+    else:
+        fits = (owner, within, digest_in(name)) == (tenant, project, sha256)
     return fits and all(0 < len(s) <= 8 and sha256.startswith(s) for s in shard)
 
 

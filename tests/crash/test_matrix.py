@@ -26,8 +26,8 @@ def test_every_crash_point_is_passed_by_some_kind_of_job(valkey: Valkey) -> None
     with tempfile.TemporaryDirectory(prefix="dlm") as place:
         site = Site(Path(place), SqliteLedgers(Path(place)), valkey)
         passed = {one.passage.point for kind in KINDS for one in dry_run(site, kind)}
-    # Those of torrents, of reconcile's walks, and of what owners and operators do have their own suites.
-    apart = ("torrents.", "heal.", "purge.", "gc.", "backfill.")
+    # Those of torrents, of reconcile's walks, of buckets, and of what owners and operators do have their own suites.
+    apart = ("torrents.", "heal.", "purge.", "gc.", "backfill.", "objects.")
     wanted = {name for name in points_in_the_source() if not name.startswith(apart)}
     assert passed == wanted
 

@@ -24,7 +24,7 @@ UNKNOWN = "00000000-0000-5000-8000-000000000000"
 URL = "http://files.example/a.bin"
 
 JOB_CALLS = "get_job explain_job cancel_job pause_job resume_job retry_job refresh_job replay_job".split()
-ARTIFACT_CALLS = "get_artifact open_artifact".split()
+ARTIFACT_CALLS = "get_artifact link_artifact open_artifact".split()
 LISTS: dict[str, Callable[..., Any]] = {
     "list_jobs": lambda **scope: list(dlpipe.list_jobs(**scope)),
     "list_jobs after": lambda job, **scope: list(dlpipe.list_jobs(after=job, **scope)),

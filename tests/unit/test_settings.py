@@ -11,7 +11,7 @@ import pytest
 from dlpipe import cli, wiring
 from dlpipe.core.errors import Misconfigured
 from dlpipe.embedded.stack import Stack
-from dlpipe.settings import load, secret_files
+from dlpipe.settings import bucket_options, load, secret_files
 
 
 @pytest.fixture(autouse=True)
@@ -275,3 +275,62 @@ def test_an_error_of_the_system_is_a_sentence(
         cli.main([])
     assert ended.value.code == 1
     assert "error: Permission denied (/srv/x) [system_error]" in capsys.readouterr().err
+
+
+# ── a bucket ──────────────────────────────────────────────────────────────────────────────────────
+
+BUCKET = {"DLPIPE_STORE_URL": "s3://papers/some/prefix"}
+
+
+@pytest.mark.parametrize(
+    "env",
+    [
+        {"DLPIPE_STORE_URL": "https://s3.example/papers"},
+        {"DLPIPE_STORE_URL": "s3://"},
+        {"DLPIPE_STORE_URL": "s3://hunter2:hunter2@papers/x"},
+        {"DLPIPE_STORE_URL": "s3://papers/x?secret=hunter2"},
+        {"DLPIPE_STORE_URL": "s3://papers/../x y"},
+        {**BUCKET, "DLPIPE_STORE_ENDPOINT": "https://hunter2@s3.example"},
+        {**BUCKET, "DLPIPE_STORE_ENDPOINT": "http://s3.example"},
+        {**BUCKET, "DLPIPE_STORE_CREDENTIALS_FILE": "/nowhere/hunter2"},
+    ],
+)
+def test_a_bucket_that_cannot_be_is_a_sentence_without_its_value(env: dict[str, str]) -> None:
+    with pytest.raises(Misconfigured) as refused:
+        load(env)
+    assert refused.value.code == "setting_invalid"
+    assert "hunter2" not in f"{refused.value} {refused.value.hint}"
+
+
+def test_an_endpoint_without_encryption_is_used_only_when_that_is_said() -> None:
+    env = {**BUCKET, "DLPIPE_STORE_ENDPOINT": "http://s3.example", "DLPIPE_STORE_ALLOW_HTTP": "1"}
+    assert load(env).settings.store.endpoint == "http://s3.example"
+
+
+def test_credentials_are_read_from_their_file_and_never_shown(tmp_path: Path) -> None:
+    file = tmp_path / "keys.toml"
+    file.write_text('access_key_id = "AKIA"\nsecret_access_key = "hunter2"\n')
+    env = {**BUCKET, "DLPIPE_STORE_CREDENTIALS_FILE": "keys.toml", "DLPIPE_STORE_REGION": "eu-central-1"}
+    loaded = load(env)
+    assert bucket_options(loaded.settings) == {
+        "access_key_id": "AKIA",
+        "secret_access_key": "hunter2",
+        "region": "eu-central-1",
+        "checksum_algorithm": "sha256",
+    }
+    assert loaded.handed_on["DLPIPE_STORE_CREDENTIALS_FILE"] == str(file)
+    assert "hunter2" not in repr(loaded.knobs())
+    assert "hunter2" not in repr(loaded)
+    file.write_text("secret_access_key = hunter2\n")
+    with pytest.raises(Misconfigured) as refused:
+        load(env)
+    assert "hunter2" not in f"{refused.value} {refused.value.hint}"
+
+
+@pytest.mark.parametrize(
+    ("url", "proof", "reads_back"),
+    [("s3://b", "auto", False), ("s3://b", "read", True), ("gs://bu", "auto", True), ("az://co", "checksum", False)],
+)
+def test_bytes_are_read_back_where_no_server_is_known_to_check_them(url: str, proof: str, reads_back: bool) -> None:
+    chosen = load({"DLPIPE_STORE_URL": f"{url}ucket", "DLPIPE_STORE_PROOF": proof}).settings.store
+    assert (chosen.reads_back, chosen.space) == (reads_back, url[:2])

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import BinaryIO, Protocol
 
 from dlpipe.core.downloads import Sharing
-from dlpipe.core.layout import Place
+from dlpipe.core.layout import Equal, Place
 from dlpipe.core.quota import Room
 from dlpipe.core.remote import PartFacts, RemoteFacts
 from dlpipe.core.results import DedupeAction
@@ -151,9 +151,16 @@ class Adopted:
 
 
 class BlobStore(Protocol):
-    """Bytes named by their sha256. Nothing is ever overwritten."""
+    """Bytes named by their sha256. Nothing is ever overwritten with other bytes."""
 
     backend: str
+    """What the pointers that it gives begin with."""
+
+    equal: Equal
+    """What it makes of bytes that are in the same dedupe scope already (ADR 33)."""
+
+    def owns(self, pointer: str) -> bool:
+        """Is it a pointer of this store, whatever there is at it?"""
 
     def marker(self) -> str | None:
         """The id that the store bears, so that another or an empty place is not taken for it; None: it bears none."""
@@ -161,13 +168,18 @@ class BlobStore(Protocol):
     def mark(self, store_id: str) -> str:
         """Let the store bear this id, durably, unless it bears one; answer which it bears. Many may do it at once."""
 
+    def others(self) -> Sequence[BlobStore]:
+        """Stores behind this one that keep files from before, and get no new ones."""
+
     def place(self, tenant: str, project: str, sha256: str, ext: str) -> Place: ...
 
     def place_at(self, pointer: str) -> Place:
         """The place that a pointer of this store names."""
 
-    def publish(self, part: Part, place: Place, size: int) -> bool:
+    def publish(self, part: Part, place: Place, size: int, *, doubted: bool = False) -> bool:
         """Give the part's bytes, re-hashed, their final name, durably; True when they were there already.
+
+        `doubted`: what is there was found wrong, so that only reading it can tell that it is right.
 
         Retryable(`part_damaged`) when the bytes do not hash to the name.
         """
@@ -189,6 +201,9 @@ class BlobStore(Protocol):
 
     def is_right(self, pointer: str, sha256: str, size: int) -> bool:
         """Is the blob there and do its bytes hash to its name? (reads it all)"""
+
+    def vouched(self, pointer: str, sha256: str, size: int) -> bool:
+        """The same, where the proof from when it was stored may stand for reading it: after a crash, and of twins."""
 
     def open(self, pointer: str, size: int) -> BinaryIO:
         """The blob's bytes, for reading, which the caller closes; Permanent(`file_missing`, `file_damaged`) when it is
@@ -235,4 +250,10 @@ class BlobStore(Protocol):
         """The folder prefix that spreads blobs, for the manifest."""
 
     def path(self, pointer: str) -> str:
-        """Where the owner of this machine finds the file."""
+        """Where the owner of this machine, or of the bucket, finds the file."""
+
+    def link(self, pointer: str, expires_s: float) -> str:
+        """A signed address from which whoever has it may read the blob for so long. A secret: never log it.
+
+        InvalidInput(`link_unsupported`) where files are on a disk.
+        """

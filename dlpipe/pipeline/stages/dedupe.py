@@ -33,7 +33,8 @@ class Dedupe(Stage):
             return DedupeResult(DedupeAction.DOWNLOAD, 0)  # our own file, which reconcile saw before we registered it
         if first.pointer == indexed.pointer:
             return DedupeResult(DedupeAction.SKIPPED, placed.size)  # the same place: finalize found it there
-        if not self.deps.store.is_right(first.pointer, indexed.sha256, placed.size):
+        store = self.deps.store
+        if not store.owns(first.pointer) or not store.vouched(first.pointer, indexed.sha256, placed.size):
             return DedupeResult(DedupeAction.DOWNLOAD, 0)
         action = self.deps.store.unify(indexed.pointer, first.pointer)
         saved = 0 if action is DedupeAction.COPY else placed.size

@@ -10,8 +10,8 @@ from dlpipe.core import mirrors
 from dlpipe.core.errors import Permanent, StageFailure
 from dlpipe.core.flow import OpType
 from dlpipe.core.keys import Scalar, artifact_uuid, op_key
-from dlpipe.core.layout import extension_for
-from dlpipe.core.model import ArtifactJob, ArtifactRecord
+from dlpipe.core.layout import Equal, extension_for, space_of
+from dlpipe.core.model import ArtifactJob, ArtifactRecord, Scope
 from dlpipe.core.ports import KnownBlob, Unit
 from dlpipe.core.results import DedupeAction, HeadResult, Result, Results
 from dlpipe.core.states import Purpose, State
@@ -46,7 +46,7 @@ class Head(Stage):
             trusted = blob is not None and unit.registry.known_url(tenant, url, self.deps.policy.trust_s) is not None
             mine = unit.registry.result_of(job.job_id, blob.sha256) if blob else None
         store = self.deps.store
-        if blob is None or not self._fits(job, blob):
+        if blob is None or not store.owns(blob.pointer) or not self._fits(job, blob):
             return None
         # A size proves nothing where a file of these bytes is known to be at fault.
         rehashed = job.purpose is Purpose.REPAIR or (mine is not None and mine.fault is not None)
@@ -60,11 +60,15 @@ class Head(Stage):
         said = self._unchanged(job, blob) if job.purpose is Purpose.REFRESH or not wanted else None
         if said is False:
             return None
-        if mine is not None:
+        if mine is not None and store.owns(mine.storage_pointer):
             place = store.place_at(mine.storage_pointer)
+        elif self._may_share(job, blob):
+            place = store.place_at(blob.pointer)
         else:
             place = store.place(tenant, job.scope.project_id, blob.sha256, extension_of(job, blob.content_type))
         if place.pointer != blob.pointer:
+            if place.space != space_of(blob.pointer):
+                return None  # from one kind of store to another nothing is carried
             store.copy(blob.pointer, place)
             if rehashed and not store.is_right(place.pointer, blob.sha256, blob.size):
                 return None
@@ -80,6 +84,13 @@ class Head(Stage):
             revalidated=said is True,
             rehashed=rehashed,
         )
+
+    def _may_share(self, job: ArtifactJob, blob: KnownBlob) -> bool:
+        """Is the place of these bytes within the job's own dedupe scope, in a store that keeps equal bytes once?"""
+        if self.deps.store.equal is not Equal.POINTER or space_of(blob.pointer) != self.deps.store.backend:
+            return False
+        place, scope_key = self.deps.store.place_at(blob.pointer), self.deps.policy.scope_key
+        return scope_key(Scope(place.tenant, place.project)) == scope_key(job.scope)
 
     def _unchanged(self, job: ArtifactJob, blob: KnownBlob) -> bool | None:
         """Does the server still have these bytes? None: nobody can be asked, and what is held resolves (HUB-5)."""
@@ -147,7 +158,7 @@ class Head(Stage):
             artifact_uuid=artifact_uuid(made),
             scope=job.scope,
             artifact_type="file",
-            storage_backend=self.deps.store.backend,
+            storage_backend=space_of(head.known_pointer),
             storage_pointer=head.known_pointer,
             content_type=head.content_type,
             byte_size=head.known_size,

@@ -7,6 +7,7 @@ from typing import Any
 
 from dlpipe.core.flow import OpType
 from dlpipe.core.keys import Scalar, artifact_uuid
+from dlpipe.core.layout import space_of
 from dlpipe.core.model import ArtifactJob, ArtifactRecord
 from dlpipe.core.ports import KnownBlob, Unit
 from dlpipe.core.results import FinalizeResult, IndexResult, Result, Results, ResumeResult, StreamResult
@@ -50,7 +51,7 @@ class Index(Stage):
                 artifact_uuid=index.artifact_uuid,
                 scope=job.scope,
                 artifact_type="file",
-                storage_backend=self.deps.store.backend,
+                storage_backend=space_of(placed.pointer),
                 storage_pointer=placed.pointer,
                 content_type=streamed.content_type,
                 byte_size=placed.size,

@@ -53,6 +53,17 @@ def test_an_artifact_is_opened_by_path_or_by_its_bytes(desk: Desk, job: str) -> 
     assert (gone.code, gone.out, "[file_missing]" in gone.err) == (1, "", True)
 
 
+def test_a_file_on_a_disk_has_no_signed_link(desk: Desk, job: str) -> None:
+    (artifact,) = desk.artifacts(job)
+    refused = desk.command("open", artifact.artifact_uuid, "--link")
+    assert (refused.code, refused.out, "[link_unsupported]" in refused.err) == (2, "", True)
+    for words in (["--link", "-"], ["--expires", "5m"], ["--link", "--expires", "soon"], ["--link", "--expires", "8d"]):
+        wrong = desk.command("open", artifact.artifact_uuid, *words)
+        assert (wrong.code, wrong.out) == (2, ""), words
+    unknown = desk.command("open", UNKNOWN, "--link")
+    assert (unknown.code, "[artifact_unknown]" in unknown.err) == (1, True)
+
+
 def test_an_export_tells_what_was_measured_and_no_place_nor_secret(desk: Desk, job: str, tmp_path: Path) -> None:
     (artifact,) = desk.artifacts(job)
     ran = desk.command("export")
