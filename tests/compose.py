@@ -33,7 +33,10 @@ FILE = REPOSITORY / "docker-compose.yml"
 WORKERS = ("worker-plan", "worker-net", "worker-disk", "worker-beat")
 OURS = ("migrate", *WORKERS, "beat", "flower")
 _GIVEN = re.compile(r"\$\$|\$\{(\w+)(?:(:?[-?])([^}]*))?\}")
-_PORTS = {"5432", "5555", "6379", "9090", "9464"}
+_PORTS = ("5432", "5555", "5672", "6379", "8333", "9090", "9464")
+_ANY_PORT = re.compile(rf"\b(?:{'|'.join(_PORTS)})\b")
+_RABBITMQ = Path("/usr/lib/rabbitmq/bin")
+_ENTRYPOINTS = {"prometheus": "prometheus", "s3": "weed"}
 _START_S = 120.0
 
 
@@ -69,18 +72,18 @@ def load(environ: Mapping[str, str] | None = None) -> dict[str, Any]:
 class Compose:
     """All of it in one folder below /tmp, ended and removed at the end of the block."""
 
-    def __init__(self, **environ: str) -> None:
+    def __init__(self, *, broker: str = "redis", dotenv: Mapping[str, str] | None = None, **environ: str) -> None:
         self.place = Path(tempfile.mkdtemp(prefix="dlpipe-compose-", dir="/tmp"))
         self.place.chmod(0o755)  # PostgreSQL is run as nobody by root
         self.secrets, self.log = self.place / "secrets", self.place / "log"
-        self.services: dict[str, Any] = load({"SECRETS": str(self.secrets)})["services"]
+        self.services: dict[str, Any] = load({**(dotenv or {}), "SECRETS": str(self.secrets)})["services"]
         self.more = {"DLPIPE_ALLOW_PRIVATE": "1", "PYTHONWARNINGS": "ignore", **environ}
-        self.ports = {(name, port): str(free_port()) for name in self.services for port in sorted(_PORTS)}
+        self.ports = {(name, port): str(free_port()) for name in self.services for port in _PORTS}
         self.processes: dict[str, Process] = {}
         self._database: Postgres | None = None
         for folder in (self.log, self.place / "data", self.place / "bin"):
             folder.mkdir()
-        self._make_secrets()
+        self._make_secrets(broker)
         self._make_images()
 
     # ── what stands in the file, for this host ──
@@ -88,12 +91,14 @@ class Compose:
     def argv(self, name: str) -> list[str]:
         command = self.services[name]["command"]
         words = shlex.split(command) if isinstance(command, str) else list(command)
-        if name == "prometheus":  # its image's entrypoint
-            words.insert(0, "prometheus")
+        if name in _ENTRYPOINTS:
+            words.insert(0, _ENTRYPOINTS[name])
         return [self.here(name, word) for word in words]
 
     def env(self, name: str) -> dict[str, str]:
         written = {key: self.here(name, value) for key, value in self.services[name].get("environment", {}).items()}
+        if name == "rabbitmq":
+            written |= self._node()
         home = self.place / "home" / name
         (home / "tmp").mkdir(parents=True, exist_ok=True)
         path = os.pathsep.join([str(self.place / "bin"), os.environ.get("PATH", "/usr/bin:/bin")])
@@ -106,14 +111,16 @@ class Compose:
             r"/run/secrets/": f"{self.secrets}/",
             r"/srv/dlpipe/": f"{REPOSITORY / 'ops'}/",
             r"(?<![\w/])/var/lib/dlpipe\b": str(self.place / "home" / name),
-            r"(?<![\w/])/data\b": str(self.place / "data"),
+            r"(?<![\w/])/data\b": str(self.place / ("data" if name in OURS else f"home/{name}")),
             r"/etc/prometheus\b": str(self.place / "prometheus-config"),
             r"(?<![\w/])/prometheus\b": str(self.place / "prometheus-data"),
             r"\b0\.0\.0\.0\b": "127.0.0.1",
         }
         for pattern, place in places.items():
             text = re.sub(pattern, place, text)
-        return re.sub(r"\b(?:5432|5555|6379|9090|9464)\b", lambda found: self.port(name, found[0]), text)
+        hosts = re.compile(rf"\b({'|'.join(self.services)}):(\d+)\b")
+        text = hosts.sub(lambda found: f"127.0.0.1:{self.port(found[1], found[2])}", text)
+        return _ANY_PORT.sub(lambda found: self.port(name, found[0]), text)
 
     def port(self, name: str, number: int | str) -> str:
         return self.ports[name, str(number)]
@@ -157,6 +164,23 @@ class Compose:
             admin.execute(psycopg.sql.SQL("CREATE DATABASE {} OWNER {}").format(
                 psycopg.sql.Identifier(database), psycopg.sql.Identifier(user)))  # fmt: skip
         self.until(lambda: self.healthy("postgres"), "postgres to be healthy")
+
+    def start_rabbitmq(self) -> None:
+        env = self.env("rabbitmq")
+        self.processes["epmd"] = Process("epmd", ["epmd"], env, REPOSITORY, self.log / "epmd.log")
+        self.start("rabbitmq")
+        self.until(lambda: self.healthy("rabbitmq"), "rabbitmq to be healthy")
+
+    def start_s3(self) -> None:
+        """Parts of the server that listen beside each other in a container get ports of their own."""
+        words = [
+            f"-{part}{kind}={free_port()}" for part in ("master", "volume", "filer") for kind in (".port", ".port.grpc")
+        ]
+        words += ["-ip=127.0.0.1", f"-s3.port.grpc={free_port()}", "-s3.port.iceberg=0", "-s3.port.lance=0"]
+        words += [f"-{part}.localSocket={self.place / part}.sock" for part in ("filer", "s3")]
+        argv = [*self.argv("s3"), *words]
+        self.processes["s3"] = Process("s3", argv, self.env("s3"), REPOSITORY, self.log / "s3.log")
+        self.until(lambda: self.healthy("s3"), "s3 to be healthy")
 
     def start_prometheus(self) -> Process:
         """Its configuration, with addresses in the place of the names that Compose's network answers."""
@@ -214,8 +238,22 @@ class Compose:
         except redis.ConnectionError:
             return False
 
-    def _make_secrets(self) -> None:
-        command = ["sh", "ops/secrets.sh", str(self.secrets)]
+    def _node(self) -> dict[str, str]:
+        """What keeps a node of RabbitMQ to itself on a host."""
+        folder = self.place / "home" / "rabbitmq"
+        (self.place / "plugins").write_text("[].\n")
+        return {
+            "ERL_EPMD_PORT": self.port("rabbitmq", 5432), "ERL_EPMD_ADDRESS": "127.0.0.1",
+            "RABBITMQ_NODENAME": f"dlpipe-{self.port('rabbitmq', 5672)}@localhost",
+            "RABBITMQ_NODE_IP_ADDRESS": "127.0.0.1", "RABBITMQ_DIST_PORT": self.port("rabbitmq", 5555),
+            "RABBITMQ_MNESIA_BASE": str(folder / "data"), "RABBITMQ_LOG_BASE": str(self.log / "rabbitmq"),
+            "RABBITMQ_PID_FILE": str(folder / "pid"), "RABBITMQ_CONF_ENV_FILE": str(folder / "none"),
+            "RABBITMQ_ENABLED_PLUGINS_FILE": str(self.place / "plugins"), "RABBITMQ_ALLOW_INPUT": "1",
+            "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "+S 1:1 -noinput",
+        }  # fmt: skip
+
+    def _make_secrets(self, broker: str) -> None:
+        command = ["sh", "ops/secrets.sh", "--broker", broker, str(self.secrets)]
         subprocess.run(command, cwd=REPOSITORY, check=True, capture_output=True)
         for file in ("database_url", "redis_url", "broker_url"):
             path = self.secrets / file
@@ -225,16 +263,28 @@ class Compose:
             path.write_text(path.read_text().replace(
                 f"@{url.host}:{url.port}", f"@127.0.0.1:{self.port(str(url.host), str(url.port))}"))  # fmt: skip
 
+        config = self.secrets / "rabbitmq.conf"
+        config.chmod(0o600)
+        config.write_text(self.here("rabbitmq", config.read_text()))
+
     def _make_images(self) -> None:
         """The programs that the images have, under the names that they have there."""
         folder = self.place / "bin"
-        for name, words in {
+        weed = Path(sys.executable).with_name("weed")
+        programs = {
             "celery": [sys.executable, "-m", "celery"],
             "dlpipe": [sys.executable, "-m", "dlpipe"],
             "python": [sys.executable],
             "redis-server": [server_binary()],
             "pg_isready": [str(postgres.programs() / "pg_isready"), "--port", self.port("postgres", 5432)],
-        }.items():
+            **({"weed": [str(weed)]} if weed.is_file() else {}),
+            **{
+                name: [str(_RABBITMQ / name)]
+                for name in ("rabbitmq-server", "rabbitmq-diagnostics")
+                if _RABBITMQ.is_dir()
+            },
+        }
+        for name, words in programs.items():
             (folder / name).write_text(f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n')
             (folder / name).chmod(0o755)
 
@@ -244,7 +294,7 @@ class Compose:
         """End all as `docker compose stop` does; answers with what each ended, None where it had to be killed."""
         ended: dict[str, int | None] = {}
         for name, process in reversed(list(self.processes.items())):
-            grace = float(str(self.services[name].get("stop_grace_period", "10s")).removesuffix("s"))
+            grace = float(str(self.services.get(name, {}).get("stop_grace_period", "10s")).removesuffix("s"))
             ended[name] = process.ended_with(signal.SIGTERM, grace)
         self.processes.clear()
         return ended
