@@ -1,4 +1,4 @@
-"""The image of ops/Dockerfile, built and run, where there is something to build it with and a registry to begin from."""
+"""The image of ops/Dockerfile, built and run where there is something to build it with, and a registry. OPS-3."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def container() -> Iterator[str]:
     [
         (["id", "-u"], "10001"),
         (["dlpipe", "--version"], "dlpipe"),
-        (["celery", "-A", "dlpipe", "report"], "dlpipe"),
+        (["celery", "-A", "dlpipe", "worker", "--help"], "worker"),
         (["python", "-c", "import celeryconfig, dlpipe; print(celeryconfig.__file__)"], "/srv/dlpipe/celeryconfig.py"),
         (["cat", "/srv/dlpipe/flowerconfig.py"], "FLOWER_USERS_FILE"),
     ],
