@@ -33,10 +33,10 @@ FILE = REPOSITORY / "docker-compose.yml"
 WORKERS = ("worker-plan", "worker-net", "worker-disk", "worker-beat")
 OURS = ("migrate", *WORKERS, "beat", "flower")
 _GIVEN = re.compile(r"\$\$|\$\{(\w+)(?:(:?[-?])([^}]*))?\}")
-_PORTS = ("5432", "5555", "5672", "6379", "8333", "9090", "9464")
+_PORTS = ("5432", "5555", "5672", "6379", "8333", "9090", "9333", "9464", "19333")
 _ANY_PORT = re.compile(rf"\b(?:{'|'.join(_PORTS)})\b")
 _RABBITMQ = Path("/usr/lib/rabbitmq/bin")
-_ENTRYPOINTS = {"prometheus": "prometheus", "s3": "weed"}
+_ENTRYPOINTS = {"prometheus": ["prometheus"], "s3": ["weed"]}
 _START_S = 120.0
 
 
@@ -78,7 +78,7 @@ class Compose:
         self.secrets, self.log = self.place / "secrets", self.place / "log"
         self.services: dict[str, Any] = load({**(dotenv or {}), "SECRETS": str(self.secrets)})["services"]
         self.more = {"DLPIPE_ALLOW_PRIVATE": "1", "PYTHONWARNINGS": "ignore", **environ}
-        self.ports = {(name, port): str(free_port()) for name in self.services for port in _PORTS}
+        self._ports: dict[tuple[str, str], str] = {}
         self.processes: dict[str, Process] = {}
         self._database: Postgres | None = None
         for folder in (self.log, self.place / "data", self.place / "bin"):
@@ -91,8 +91,7 @@ class Compose:
     def argv(self, name: str) -> list[str]:
         command = self.services[name]["command"]
         words = shlex.split(command) if isinstance(command, str) else list(command)
-        if name in _ENTRYPOINTS:
-            words.insert(0, _ENTRYPOINTS[name])
+        words = [*self.services[name].get("entrypoint", _ENTRYPOINTS.get(name, [])), *words]
         return [self.here(name, word) for word in words]
 
     def env(self, name: str) -> dict[str, str]:
@@ -118,12 +117,22 @@ class Compose:
         }
         for pattern, place in places.items():
             text = re.sub(pattern, place, text)
-        hosts = re.compile(rf"\b({'|'.join(self.services)}):(\d+)\b")
-        text = hosts.sub(lambda found: f"127.0.0.1:{self.port(found[1], found[2])}", text)
+        # HOST:PORT, and HOST:PORT.PORT as SeaweedFS has it.
+        hosts = re.compile(rf"\b({'|'.join(self.services)}):(\d+)(?:\.(\d+))?\b")
+        text = hosts.sub(lambda found: self._address(*found.groups()), text)
         return _ANY_PORT.sub(lambda found: self.port(name, found[0]), text)
 
+    def _address(self, host: str, number: str, second: str | None) -> str:
+        return f"127.0.0.1:{'.'.join(self.port(host, one) for one in (number, second) if one)}"
+
     def port(self, name: str, number: int | str) -> str:
-        return self.ports[name, str(number)]
+        """The one that stands for it here; the same each time, and never one for two."""
+        key = (name, str(number))
+        while key not in self._ports:
+            found = str(free_port())
+            if found not in self._ports.values():
+                self._ports[key] = found
+        return self._ports[key]
 
     def secret(self, name: str) -> str:
         return (self.secrets / name).read_text()
@@ -173,9 +182,8 @@ class Compose:
 
     def start_s3(self) -> None:
         """Parts of the server that listen beside each other in a container get ports of their own."""
-        words = [
-            f"-{part}{kind}={free_port()}" for part in ("master", "volume", "filer") for kind in (".port", ".port.grpc")
-        ]
+        words = [f"-{part}{kind}={free_port()}" for part in ("volume", "filer") for kind in (".port", ".port.grpc")]
+        words += [f"-master.port={self.port('s3', 9333)}", f"-master.port.grpc={self.port('s3', 19333)}"]
         words += ["-ip=127.0.0.1", f"-s3.port.grpc={free_port()}", "-s3.port.iceberg=0", "-s3.port.lance=0"]
         words += [f"-{part}.localSocket={self.place / part}.sock" for part in ("filer", "s3")]
         argv = [*self.argv("s3"), *words]
