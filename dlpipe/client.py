@@ -16,19 +16,24 @@ from dlpipe.core.downloads import JOB_TYPE_TORRENT
 from dlpipe.core.errors import InvalidInput, UnknownId
 from dlpipe.core.model import DEFAULT_PROJECT, DEFAULT_TENANT, ArtifactRecord, Scope
 from dlpipe.core.model import JobView as Job
+from dlpipe.core.model import OpView as Op
 from dlpipe.core.states import Status
 from dlpipe.core.telemetry import Told
 from dlpipe.core.why import Why
 from dlpipe.core.wishes import JobFilter
+from dlpipe.core.wishes import Tally as Count
 from dlpipe.pipeline import torrents, wishes
 from dlpipe.pipeline import why as explaining
 
 __all__ = [
     "Artifact",
+    "Count",
     "Job",
+    "Op",
     "Told",
     "Why",
     "cancel_job",
+    "count_jobs",
     "explain_job",
     "export",
     "get_artifact",
@@ -37,6 +42,7 @@ __all__ = [
     "link_artifact",
     "list_artifacts",
     "list_jobs",
+    "list_ops",
     "open_artifact",
     "pause_job",
     "refresh_job",
@@ -46,6 +52,7 @@ __all__ = [
 ]
 
 _PAGE = 500
+_COUNTED_BY = ("code", "host", "status")
 MAX_LINK_S = 7 * 86_400.0
 
 
@@ -73,7 +80,7 @@ def list_jobs(
         after: go on after this job of an earlier list.
     """
     scope = Scope(tenant_id, project_id)
-    only = JobFilter(_status(status), code, host.lower() if host else None, work_id, paused=paused)
+    only = JobFilter(_status(status), code, host.lower() if host is not None else None, work_id, paused=paused)
     left = limit
     while left is None or left > 0:
         wanted = _PAGE if left is None else min(left, _PAGE)
@@ -83,6 +90,39 @@ def list_jobs(
         if len(page) < wanted:
             return
         after, left = page[-1].job_id, None if left is None else left - len(page)
+
+
+def count_jobs(
+    by: str,
+    *,
+    status: Status | str | None = None,
+    code: str | None = None,
+    host: str | None = None,
+    work_id: str | None = None,
+    paused: bool | None = None,
+    limit: int = 50,
+    tenant_id: str = DEFAULT_TENANT,
+    project_id: str = DEFAULT_PROJECT,
+) -> list[Count]:
+    """How many of these jobs have what in common, the most frequent first, each with a job for example.
+
+    Args:
+        by: what they have in common: `code`, `host` or `status`.
+        limit: so many groups at most.
+    """
+    if by not in _COUNTED_BY:
+        raise InvalidInput(
+            "jobs are not counted by that", code="count_invalid", hint=f"Use one of {', '.join(_COUNTED_BY)}."
+        )
+    only = JobFilter(_status(status), code, host.lower() if host is not None else None, work_id, paused=paused)
+    with tasks.deps().database.read() as unit:
+        return unit.owned(Scope(tenant_id, project_id)).tally(by, only, limit)
+
+
+def list_ops(job_id: str, *, tenant_id: str = DEFAULT_TENANT, project_id: str = DEFAULT_PROJECT) -> list[Op]:
+    """The ledger's record of a job, stage by stage, oldest first; empty when it is not known here."""
+    with tasks.deps().database.read() as unit:
+        return unit.owned(Scope(tenant_id, project_id)).ops(job_id)
 
 
 def _status(status: Status | str | None) -> Status | None:

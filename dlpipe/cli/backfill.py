@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-import csv
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import click
 
-from dlpipe.cli import EXIT_FAILED, EXIT_OK, output
+from dlpipe.cli import EXIT_FAILED, EXIT_OK, forms, output
+from dlpipe.cli.columns import Columns
+from dlpipe.cli.inputs import Inputs, delimiter_known
 from dlpipe.cli.jobs import scoped
 from dlpipe.core.backfill import FIELDS, NEEDED
 from dlpipe.core.downloads import Sharing
-from dlpipe.core.errors import InvalidInput
 from dlpipe.core.model import Scope
+
+if TYPE_CHECKING:
+    from dlpipe.pipeline.backfill import Answered, Line, Refused
 
 _TOLD_EVERY = 1_000
 
@@ -26,44 +30,50 @@ _TOLD_EVERY = 1_000
     epilog="""\b
 Examples:
   dlpipe backfill downloads.csv --root /data/pdfs
-  dlpipe backfill old.csv --root /data --map link=url --map file=path --dry-run
+  dlpipe backfill old.csv --root /data --map url=link --map path=file --dry-run
+  zcat old.jsonl.gz | dlpipe backfill - --root /data --json
   dlpipe backfill --from-database sqlite:///old.db --table downloads --root /data
 
 \b
-Each row needs a url and a path, and may have work_id, artifact_id, sha256, content_type and downloaded_at. Paths are
-relative to --root, or absolute and below it; symlinks are not followed. Each file is hashed, compared with its sha256
-if one is given, and taken into the store: by a clone where the file system can, else by a copy. The originals are
-neither changed nor removed; with --sharing link they become read-only, and the store shares their bytes.
+FILE is read as `dlpipe plan` reads its own: a CSV with a header, or JSONL; UTF-8, also gzip, bzip2 or xz. Each row
+needs a url and a path, and may have work_id, artifact_id, sha256, content_type and downloaded_at; other columns are
+left out. Paths are relative to --root, or absolute and below it; symlinks are not followed. Each file is hashed,
+compared with its sha256 if one is given, and taken into the store: by a clone where the file system can, else by a
+copy. The originals are neither changed nor removed; with --sharing link they become read-only, and the store shares
+their bytes.
 A repeat passes over what is done, so after an interruption simply start it again.
 Exit status: 0 all rows are done, 1 some were refused, 2 wrong use, 130 interrupted.
 """
 )
-@click.argument("file", required=False, metavar="[FILE.csv]", type=click.Path(dir_okay=False, path_type=Path))
+@click.argument("file", required=False, metavar="[FILE]", type=click.Path(dir_okay=False, allow_dash=True))
+@click.option("--format", "format_", type=click.Choice(("auto", "csv", "jsonl")), default="auto",
+              help="How FILE is written; auto goes by its ending and first line.")  # fmt: skip
+@click.option("--delimiter", metavar="CHARACTER", callback=delimiter_known,
+              help="What parts the columns of a CSV; else it is seen from the header (, ; tab or |).")  # fmt: skip
 @click.option("--from-database", "database_url", metavar="URL", help="Read a table of this database instead.")
 @click.option("--table", default="downloads", show_default=True, help="Which table of it.")
 @click.option("--root", type=click.Path(exists=True, file_okay=False, path_type=Path), default=Path("."),
               show_default=True, help="The folder that all files are below.")  # fmt: skip
-@click.option("--map", "mapped", multiple=True, metavar="COLUMN=FIELD", help="This column holds that field.")
+@click.option("--map", "maps", multiple=True, metavar="FIELD=COLUMN",
+              help="Take FIELD from COLUMN, or in JSONL from the name COLUMN; may be repeated.")  # fmt: skip
 @click.option("--sharing", type=click.Choice([one.value for one in Sharing]), default=Sharing.CLONE.value,
               show_default=True, help="How the bytes get into the store.")  # fmt: skip
 @click.option("--dry-run", is_flag=True, help="Check the rows, read no file, and change nothing.")
 @scoped
 def backfill(
-    file: Path | None, database_url: str | None, table: str, root: Path, mapped: tuple[str, ...], sharing: str,
-    dry_run: bool, tenant_id: str, project_id: str, as_json: bool,
+    file: str | None, format_: str, delimiter: str | None, database_url: str | None, table: str, root: Path,
+    maps: tuple[str, ...], sharing: str, dry_run: bool, tenant_id: str, project_id: str, as_json: bool,
 ) -> int:  # fmt: skip
     """Turn files that were downloaded before into finished jobs, hashed, indexed and registered."""
     from dlpipe.pipeline import backfill as filling
     from dlpipe.tasks import deps
 
     if (file is None) == (database_url is None):
-        raise click.UsageError("Give a CSV file, or else --from-database. See --help for examples.")
-    columns = _columns(mapped)
-    numbered = _of_file(file, columns) if file is not None else _of_table(database_url or "", table, columns)
-    lines = (filling.Line(number, fields) for number, fields in numbered)
+        raise click.UsageError("Give a file, or else --from-database. See --help for examples.")
+    columns = Columns.parse(maps, frozenset(FIELDS), ignore_unknown=True, needed=NEEDED)
     counts: Counter[str] = Counter()
-    scope = Scope(tenant_id, project_id)
-    for one in filling.backfill(deps(), scope, str(root.absolute()), lines, sharing=Sharing(sharing), dry_run=dry_run):
+
+    def tell(one: Answered | Refused) -> None:
         refused = isinstance(one, filling.Refused)
         counts["refused" if isinstance(one, filling.Refused) else one.outcome] += 1
         if as_json:
@@ -72,6 +82,14 @@ def backfill(
             output.note(f"refused: line {one.number}: {one.message} [{one.code}] {one.hint}")
         if sys.stderr.isatty() and counts.total() % _TOLD_EVERY == 0:
             output.note(_told(counts))
+
+    if file is None:
+        lines = _of_table(database_url or "", table, columns)
+    else:
+        lines = _of_file(file, forms.Form(columns, format_, delimiter), tell)
+    scope = Scope(tenant_id, project_id)
+    for one in filling.backfill(deps(), scope, str(root.absolute()), lines, sharing=Sharing(sharing), dry_run=dry_run):
+        tell(one)
     if not as_json:
         click.echo(_told(counts))
     return EXIT_FAILED if counts["refused"] else EXIT_OK
@@ -82,46 +100,31 @@ def _told(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{counts[name]} {word}" for name, word in words.items() if counts.get(name)) or "no rows"
 
 
-def _columns(mapped: tuple[str, ...]) -> dict[str, str]:
-    """Which column holds which field; by default those of the same name."""
-    columns = {name: name for name in FIELDS}
-    for pair in mapped:
-        column, equals, name = pair.rpartition("=")
-        if not equals or not column or name not in FIELDS:
-            raise click.UsageError(f"--map {pair}: write COLUMN=FIELD, and as FIELD one of {', '.join(FIELDS)}.")
-        columns[name] = column
-    return columns
+def _of_file(file: str, form: forms.Form, refuse: Callable[[Refused], None]) -> Iterator[Line]:
+    """The rows that can be read, the others refused on the way; the file as a whole is judged before the first."""
+    wanted = Inputs((), (file,), form)
+    wanted.check()
+    return _readable(wanted, refuse)
 
 
-def _of_file(file: Path, columns: Mapping[str, str]) -> Iterator[tuple[int, dict[str, Any]]]:
-    try:
-        with open(file, encoding="utf-8-sig", newline="", errors="surrogateescape") as stream:
-            reader = csv.DictReader(stream)
-            head = reader.fieldnames or []
-            for name in NEEDED:
-                if columns[name] not in head:
-                    raise _no_column(file, columns[name])
-            for row in reader:
-                yield reader.line_num, {name: (row.get(column) or "").strip() for name, column in columns.items()}
-    except csv.Error as error:
-        raise InvalidInput(
-            f"{output.safe(file)} is not a CSV file that can be read: {error}",
-            code="file_not_csv",
-            hint="The rows before it are done; correct the file and repeat.",
-        ) from None
+def _readable(wanted: Inputs, refuse: Callable[[Refused], None]) -> Iterator[Line]:
+    from dlpipe.pipeline.backfill import Line, Refused
+
+    with closing(wanted):
+        for entry in wanted.entries():
+            if entry.bad is None:
+                yield Line(entry.line, entry.fields)
+            else:
+                refuse(Refused(entry.line, entry.bad.code, entry.bad.message, entry.bad.hint))
 
 
-def _no_column(file: Path, column: str) -> InvalidInput:
-    return InvalidInput(
-        f"{output.safe(file)} has no column {output.safe(column)!r}",
-        code="columns_missing",
-        hint="The first line names the columns; --map COLUMN=FIELD says which one holds what.",
-    )
-
-
-def _of_table(url: str, table: str, columns: Mapping[str, str]) -> Iterator[tuple[int, dict[str, Any]]]:
+def _of_table(url: str, table: str, columns: Columns) -> Iterator[Line]:
     from dlpipe.db import downloads_table
+    from dlpipe.pipeline.backfill import Line
 
-    found = downloads_table.rows(url, table, sorted(set(columns.values())), [columns[name] for name in NEEDED])
-    for number, row in enumerate(found, start=1):
-        yield number, {name: row.get(column) for name, column in columns.items()}
+    held_by = {name: columns.mapped.get(name, name) for name in FIELDS}
+    found = downloads_table.rows(url, table, sorted(set(held_by.values())), [held_by[name] for name in NEEDED])
+    return (
+        Line(number, {name: row.get(column) for name, column in held_by.items()})
+        for number, row in enumerate(found, start=1)
+    )

@@ -23,9 +23,12 @@ class Columns:
     known: frozenset[str]
     mapped: Mapping[str, str] = field(default_factory=dict)
     ignore_unknown: bool = False
+    needed: tuple[str, ...] = ("url",)
 
     @classmethod
-    def parse(cls, pairs: Iterable[str], known: frozenset[str], *, ignore_unknown: bool) -> Columns:
+    def parse(
+        cls, pairs: Iterable[str], known: frozenset[str], *, ignore_unknown: bool, needed: tuple[str, ...] = ("url",)
+    ) -> Columns:
         """Read FIELD=COLUMN pairs; InvalidInput says what is wrong with one."""
         mapped: dict[str, str] = {}
         for pair in pairs:
@@ -40,7 +43,7 @@ class Columns:
                     hint="Keep one of them.",
                 )
             mapped[name] = column
-        return cls(known, mapped, ignore_unknown)
+        return cls(known, mapped, ignore_unknown, needed)
 
     def hits(self, header: Sequence[str]) -> int:
         """How many of these columns mean something to us, and whether one is the URL: then one more."""
@@ -68,8 +71,9 @@ class Columns:
                 hint=f"Say what they are with --map FIELD=COLUMN, or leave them out with --ignore-unknown. "
                 f"{_fields(self.known)}",
             )
-        if "url" not in dict(found):
-            raise self._wrong("no column gives the URL", header)
+        for name in self.needed:
+            if name not in dict(found):
+                raise self._wrong(f"no column gives the {'URL' if name == 'url' else name}", header)
         return sorted(found, key=lambda each: each[1])
 
     def of_row(self, header: Sequence[tuple[str, int]], cells: Sequence[str]) -> dict[str, Any]:

@@ -66,12 +66,14 @@ class Form:
             raise InvalidInput(
                 "it is one JSON array",
                 code=UNSUPPORTED,
-                hint="Write one object a line: jq -c '.[]' FILE | dlpipe plan -i -",
+                hint="Write one object a line: jq -c '.[]' FILE | dlpipe … -",
             )
         if plain.endswith((".jsonl", ".ndjson", ".json")) or begin.startswith("{"):
             return "jsonl"
         if plain.endswith((".csv", ".tsv")):
             return "csv"
+        if len(self.columns.needed) > 1:
+            return "csv"  # no line of text gives more than a URL
         # One more than the columns when one of them is the URL; a single column has to be just that.
         return "csv" if max(map(self.columns.hits, _split(first.text).values())) >= 2 else "text"
 
@@ -213,6 +215,4 @@ def _why(error: str) -> str:
 
 
 def _malformed(what: str) -> InvalidInput:
-    return InvalidInput(
-        f"the line cannot be read: {what}", code="line_malformed", hint="Correct the line and plan again."
-    )
+    return InvalidInput(f"the line cannot be read: {what}", code="line_malformed", hint="Correct the line and repeat.")

@@ -143,8 +143,6 @@ def inputs(command: Callable[..., Any]) -> Callable[..., Any]:
         ignore_unknown: bool, strict: bool, rejects: Path | None, **others: Any,
     ) -> Any:  # fmt: skip
         columns = Columns.parse(maps, _fields(), ignore_unknown=ignore_unknown)
-        if delimiter is not None and delimiter not in forms.DELIMITERS and len(delimiter) != 1:
-            raise click.UsageError(f"--delimiter is one character, or one of: {', '.join(forms.DELIMITERS)}.")
         if maps and format_ == "text":
             raise click.UsageError("--map is for CSV and JSONL; a text file holds a URL a line, and nothing else.")
         common = {name: value for name in _COMMON if (value := others.pop(name)) is not None}
@@ -162,7 +160,7 @@ def inputs(command: Callable[..., Any]) -> Callable[..., Any]:
             ),
             click.option("--format", "format_", type=click.Choice(forms.FORMATS), default="auto",
                          help="How FILE is written; auto goes by its ending and first line."),
-            click.option("--delimiter", metavar="CHARACTER",
+            click.option("--delimiter", metavar="CHARACTER", callback=delimiter_known,
                          help="What parts the columns of a CSV; else it is seen from the header (, ; tab or |)."),
             click.option("--map", "maps", multiple=True, metavar="FIELD=COLUMN",
                          help="Take FIELD from COLUMN (CSV) or from the name COLUMN (JSONL); may be repeated."),
@@ -184,6 +182,12 @@ def inputs(command: Callable[..., Any]) -> Callable[..., Any]:
     ):  # fmt: skip
         made = add(made)
     return made
+
+
+def delimiter_known(_: click.Context, _parameter: click.Parameter, value: str | None) -> str | None:
+    if value is not None and value not in forms.DELIMITERS and len(value) != 1:
+        raise click.UsageError(f"--delimiter is one character, or one of: {', '.join(forms.DELIMITERS)}.")
+    return value
 
 
 _COMMON = (

@@ -54,24 +54,17 @@ def jobs(
     only_ids: bool, limit: int, after: str | None, tenant_id: str, project_id: str, as_json: bool,
 ) -> int:  # fmt: skip
     """List jobs of all kinds, the newest first, or count them by what they have in common."""
-    from dlpipe import wiring
-    from dlpipe.core.model import Scope
-    from dlpipe.core.wishes import JobFilter
+    import dlpipe
 
     if only_ids and (by is not None or as_json):
         raise click.UsageError("--ids prints ids alone: leave out --by and --json.")
-    only = JobFilter(
-        status=Status(status) if status else None,
-        code=code,
-        host=host.lower() if host else None,
-        work_id=work_id,
-        paused=paused or None,
-    )
-    scope = Scope(tenant_id, project_id)
-    with wiring.database().read() as unit:
-        if by is not None:
-            return _tallies(by, unit.owned(scope).tally(by, only, limit), as_json)
-        found = unit.owned(scope).list_(only, limit, after)
+    only: dict[str, Any] = {
+        "status": status, "code": code, "host": host, "work_id": work_id, "paused": paused or None, "limit": limit,
+        "tenant_id": tenant_id, "project_id": project_id,
+    }  # fmt: skip
+    if by is not None:
+        return _tallies(by, dlpipe.count_jobs(by, **only), as_json)
+    found = list(dlpipe.list_jobs(after=after, **only))
     if as_json:
         for view in found:
             output.as_json(_view_dict(view))
@@ -208,13 +201,10 @@ Exit status: 0 told, 1 no such job here, or the ledger did not answer, 2 wrong u
 @scoped
 def ops(job_id: str, tenant_id: str, project_id: str, as_json: bool) -> int:
     """Show the ledger's record of a job, stage by stage."""
-    from dlpipe import wiring
-    from dlpipe.core.model import Scope
+    import dlpipe
 
-    scope = Scope(tenant_id, project_id)
-    with wiring.database().read() as unit:
-        known = unit.owned(scope).get(job_id)
-        found = unit.owned(scope).ops(job_id)
+    known = dlpipe.get_job(job_id, tenant_id=tenant_id, project_id=project_id)
+    found = dlpipe.list_ops(job_id, tenant_id=tenant_id, project_id=project_id)
     if known is None:
         return unknown(job_id)
     if as_json:

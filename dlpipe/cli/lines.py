@@ -26,8 +26,8 @@ UNSUPPORTED = "input_unsupported"
 _BREAKS = (OSError, EOFError, zlib.error, lzma.LZMAError)
 _UTF16 = (b"\xff\xfe", b"\xfe\xff")
 _UNSUPPORTED = (
-    (b"\x28\xb5\x2f\xfd", "zstd-compressed", "Unpack it on the way: zstd -dc FILE | dlpipe plan -i -"),
-    (b"PK\x03\x04", "a zip archive", "Unpack it on the way: unzip -p FILE | dlpipe plan -i -"),
+    (b"\x28\xb5\x2f\xfd", "zstd-compressed", "Unpack it on the way: zstd -dc FILE | dlpipe … -"),
+    (b"PK\x03\x04", "a zip archive", "Unpack it on the way: unzip -p FILE | dlpipe … -"),
     (b"PAR1", "a Parquet file", "Write it as CSV or JSONL first."),
     (b"SQLite format 3\0", "an SQLite database", "Write it as CSV or JSONL first."),
 )
@@ -155,7 +155,7 @@ def _utf16() -> InvalidInput:
     return InvalidInput(
         "the file is UTF-16, and only UTF-8 is read",
         code=UNSUPPORTED,
-        hint="Convert it on the way: iconv -f UTF-16 -t UTF-8 FILE | dlpipe plan -i -",
+        hint="Convert it on the way: iconv -f UTF-16 -t UTF-8 FILE | dlpipe … -",
     )
 
 

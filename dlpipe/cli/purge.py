@@ -66,7 +66,8 @@ def purge(
         if as_json:
             output.as_json({"given_up": given_up})
         else:
-            click.echo(f"{given_up} replaced results given up; `dlpipe gc` collects their files")
+            results = "1 replaced result" if given_up == 1 else f"{given_up} replaced results"
+            click.echo(f"{results} given up; `dlpipe gc` collects what no other job wants")
         return EXIT_OK
     if dry_run:
         counts = {status.value: count for status, count in purging.rehearse(deps(), scope, only).items()}

@@ -161,7 +161,7 @@ def _carry_out(
     wish: Wish, *, job_ids: tuple[str, ...], host: str | None, code: str | None, work_id: str | None,
     everything: bool, dry_run: bool, tenant_id: str, project_id: str, as_json: bool, from_stage: str | None = None,
 ) -> int:  # fmt: skip
-    only = JobFilter(code=code, host=host.lower() if host else None, work_id=work_id)
+    only = JobFilter(code=code, host=host.lower() if host is not None else None, work_id=work_id)
     by_filter = everything or only != JobFilter()
     if bool(job_ids) == by_filter:
         raise click.UsageError(
@@ -207,7 +207,7 @@ def _each(wish: Wish, scope: Scope, job_ids: tuple[str, ...], from_stage: str | 
             continue
         # Of a job at its end, a cancel takes back the further run that it waited for.
         taken_back = wish is Wish.CANCEL and before.purpose is not None and view.status in records.DONE
-        granted = _granted(wish, view) or taken_back
+        granted = _granted(wish, before, view) or taken_back
         if not granted:
             exit_code = EXIT_FAILED
         if as_json:
@@ -234,7 +234,7 @@ def _one(wish: Wish, scope: Scope, job_id: str, from_stage: str | None) -> JobVi
     return ask(job_id, tenant_id=scope.tenant_id, project_id=scope.project_id)
 
 
-def _granted(wish: Wish, view: JobView) -> bool:
+def _granted(wish: Wish, before: JobView, view: JobView) -> bool:
     match wish:
         case Wish.CANCEL:
             return view.status is Status.CANCELED
@@ -242,7 +242,10 @@ def _granted(wish: Wish, view: JobView) -> bool:
             return view.paused_at is not None
         case Wish.RESUME:
             return view.paused_at is None and view.status in (Status.PENDING, Status.PROCESSING)
-        case Wish.RETRY | Wish.REFRESH:
+        case Wish.RETRY:
             return view.status is Status.PENDING
+        case Wish.REFRESH:
+            was_at_an_end = before.status not in (Status.PENDING, Status.PROCESSING)
+            return view.status is Status.PENDING and (was_at_an_end or view.purpose is Purpose.REFRESH)
         case Wish.REPLAY:
             return view.status is Status.PENDING and view.purpose is Purpose.REPLAY

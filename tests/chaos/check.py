@@ -22,6 +22,7 @@ _TRIES = 1 + int(SETTINGS["DLPIPE_NET_RETRIES"])
 _RESTARTS = 1 + 2
 """A stream may begin again twice within its run (DLPIPE_STREAM_MAX_RESTARTS)."""
 _SHOWN = 20
+MARK = ".dlpipe-store"
 _NAME = re.compile(r"[0-9a-f]{64}\.bin\Z")
 
 
@@ -201,6 +202,8 @@ def _files(found: Findings, store: Path, pointers: Mapping[str, set[str]]) -> No
         name = str(path.relative_to(store))
         if name.startswith(".staging/"):
             found.say("orphan", f"left in the staging folder: {name}")
+            continue
+        if name == MARK:
             continue
         data = path.read_bytes()
         sha256 = hashlib.sha256(data).hexdigest()

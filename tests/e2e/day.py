@@ -35,8 +35,19 @@ _VARIES = (
     (re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d+)?( ?UTC|\+00:00|Z)?"), "<time>"),
     (re.compile(r"\d{4}-\d\d-\d\d"), "<day>"),
     (re.compile(r"\b(bytes_written|resumed_from_bytes|range_start|elapsed_ms|fsync_ms)=\d+"), r"\1=<count>"),
+    (re.compile(r"\(schema \d{4}\)"), "(schema <number>)"),
     (re.compile(r"\(debug id [0-9a-f]+\)"), "(debug id <id>)"),
     (re.compile(r"\bworker(\d) \d+|\b(helper|beat) \d+"), "<pid>"),
+    # the op of a paused stream, before and after reconcile has come by
+    (re.compile(r"STREAM +(started|abandoned) +(\d+ .*?) (-|fence_overtaken)$", re.MULTILINE), r"STREAM left \2"),
+    # `dlpipe top`: how far the machine has come by then
+    (re.compile(r"\b\d+ files, [\d.]+ [KM]iB in the last minute"), "<count> files, <size> in the last minute"),
+    (re.compile(r"\bqueue +\d+ waiting"), "queue <count> waiting"),
+    (re.compile(r"(reconcile +)\d+ (s|min) ago: .*"), r"\1<measure> ago: <found>"),
+    (re.compile(r"(stream surveys\.example +)[\d.]+ [KM]iB\b"), r"\1<size>"),
+    (re.compile(r"\b[0-9a-f]{6}\.\d+\b"), "<worker>"),
+    (re.compile(r"\b(sha256 )[0-9a-f]{64}"), r"\1<hash>"),  # of an archive, which holds times
+    (re.compile(r"\b\d{8}T\d{6}Z-[0-9a-f]{12}\b"), "<archive>"),
     (re.compile(r"\b\d+(\.\d+)? ?(ms|s|min|h|(B|KiB|MiB)/s)(?=[\s,;.)]|$)"), "<measure>"),
 )
 _ID = re.compile(r"\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b")

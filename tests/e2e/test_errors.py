@@ -27,6 +27,8 @@ WORDS = {
     "plan": [URL],
     "torrents add": [f"magnet:?xt=urn:btih:{'a' * 40}", "--user", "u", "--book", "b", "--media", "m"],
     "completion": ["bash"],
+    "purge": ["--older-than", "1d"],
+    "backfill": ["/dev/null"],
 }
 """What a command is called with; any other one with an id that is unknown, where it takes one."""
 ENDLESS = {"up"}

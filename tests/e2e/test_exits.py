@@ -286,10 +286,10 @@ SITUATIONS: dict[str, dict[int, Situation]] = {
     "top": {0: "top --once", 2: "top --every 0", 130: _while_it_looks},
     "metrics": {0: "metrics", 1: ("metrics", DEAD_DATABASE), 2: "metrics all"},
     "purge": {
-        0: "purge --older-than 10y",
-        1: ("purge --older-than 10y", DEAD_DATABASE),
+        0: "purge --older-than 3650d",
+        1: ("purge --older-than 3650d", DEAD_DATABASE),
         2: "purge",
-        130: _interrupted("purge --older-than 10y"),
+        130: _interrupted("purge --older-than 3650d"),
     },
     "gc": {0: "gc", 1: _mostly_unknown, 2: "gc --delete --dry-run", 130: _interrupted("gc")},
     "backfill": {

@@ -36,6 +36,7 @@ def test_the_examples_do_what_they_say(world: World, capsys: pytest.CaptureFixtu
     said = capsys.readouterr().out.splitlines()
     assert said[0] == "pending 0 https://example.org/papers/a.pdf"
     assert said[1] == "3 0"
+    assert "2" in said
     assert any(line.startswith("The job is paused since ") for line in said)
     assert names["artifact"].job_id == done
     assert names["head"] == b"%PDF"

@@ -61,7 +61,7 @@ def shell(tmp_path: Path) -> Shell:
 
 
 def test_commands_options_and_choices_are_offered(shell: Shell) -> None:
-    assert shell.offers("dlpipe re") == ["resume", "retry", "refresh", "reconcile"]
+    assert shell.offers("dlpipe re") == ["resume", "retry", "refresh", "replay", "reconcile"]
     assert shell.offers("dlpipe torrents s") == ["show", "sync"]
     assert shell.offers("dlpipe jobs --st") == ["--status"]
     assert shell.offers("dlpipe jobs --status ") == [status.value for status in Status]

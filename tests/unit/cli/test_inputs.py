@@ -132,7 +132,7 @@ def test_other_kinds_of_files_are_refused_with_a_way_out(content: bytes, way_out
         read(content, tmp_path, "a.txt")
     assert refused.value.code == "input_unsupported"
     assert way_out in refused.value.hint
-    assert "| dlpipe plan -i -" in refused.value.hint
+    assert "| dlpipe … -" in refused.value.hint
 
 
 def test_a_json_array_is_refused_before_anything_is_planned(tmp_path: Path) -> None:

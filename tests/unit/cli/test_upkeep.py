@@ -110,7 +110,7 @@ def test_a_backfill_from_csv(desk: Desk, attic: Path, tmp_path: Path) -> None:
         f"https://example.org/gone.pdf?token=hunter2,gone.pdf,\n"
         f"https://example.org/b.pdf,{attic}/b.pdf,\n"
     )
-    words = ["backfill", str(file), "--root", str(attic), "--map", "link=url", "--map", "file=path"]
+    words = ["backfill", str(file), "--root", str(attic), "--map", "url=link", "--map", "path=file"]
     assert desk.command(*words, "--dry-run").out == "3 fit to be taken in\n"
     ran = desk.command(*words, "--json")
     assert ran.code == 1
@@ -121,6 +121,23 @@ def test_a_backfill_from_csv(desk: Desk, attic: Path, tmp_path: Path) -> None:
     again = desk.command(*words)
     assert (again.code, again.out) == (1, "2 done before, 1 refused\n")
     assert "refused: line 3: no file is there [path_missing]" in again.err
+
+
+def test_a_backfill_reads_what_a_plan_reads(desk: Desk, attic: Path, tmp_path: Path) -> None:
+    a, b = "https://example.org/a.pdf", "https://example.org/b.pdf"
+    packed = tmp_path / "old.gz"
+    packed.write_bytes(gzip.compress(f'Link;File;n\n{a};a.pdf;1\n{b};"b.pdf;2\n'.encode()))
+    words = ["backfill", str(packed), "--root", str(attic), "--map", "url=link", "--map", "path=file"]
+    ran = desk.command(*words)
+    assert (ran.code, ran.out) == (1, "1 taken in, 1 refused\n")
+    assert "refused: line 3: the line cannot be read: a quotation mark is opened and not closed" in ran.err
+    assert desk.command(*words, "--delimiter", "pipe").code == 2
+    objects = tmp_path / "old.jsonl"
+    objects.write_text(json.dumps({"url": b, "file": "b.pdf", "n": 2}) + "\n[]\n\n" + json.dumps({"url": a}) + "\n")
+    ran = desk.command("backfill", str(objects), "--root", str(attic), "--map", "path=file", "--json")
+    told = {one["number"]: one for one in ran.records}
+    assert (ran.code, sorted(told), told[1]["outcome"]) == (1, [1, 2, 4], "done")
+    assert (told[2]["code"], told[4]["code"]) == ("line_malformed", "row_incomplete")
 
 
 def test_a_backfill_from_a_database(desk: Desk, attic: Path, tmp_path: Path) -> None:
@@ -137,7 +154,7 @@ def test_a_backfill_from_a_database(desk: Desk, attic: Path, tmp_path: Path) -> 
     assert old.read_bytes() == before
     for wrong, code in (
         (["--table", "nothing"], "table_missing"),
-        (["--map", "nothing=url"], "columns_missing"),
+        (["--map", "url=nothing"], "columns_missing"),
         (["--from-database", "x"], "database_url_invalid"),
         (["--from-database", f"sqlite:///{tmp_path}/no.db"], "database_unreadable"),
     ):
@@ -150,7 +167,8 @@ def test_a_backfill_that_cannot_be_meant_is_refused(desk: Desk, attic: Path, tmp
     file = tmp_path / "old.csv"
     file.write_text("address,path\n")
     for words in ([], [str(file), "--from-database", "sqlite://"], [str(file), "--map", "x"],
-                  [str(file), "--map", "a=b"], [str(file), "--root", "/nowhere"], [str(file)]):  # fmt: skip
+                  [str(file), "--map", "a=b"], [str(file), "--root", "/nowhere"], [str(file)],
+                  [str(file), "--map", "link=url"], [str(file), "--delimiter", "dot"], ["no.csv"]):  # fmt: skip
         assert desk.command("backfill", *words).code == 2, words
     assert desk.sql("SELECT job_id FROM jobs") == []
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+import dlpipe
+from dlpipe.core.errors import InvalidInput
 from dlpipe.core.states import State
 from tests.unit.cli.conftest import Desk
 
@@ -37,7 +39,7 @@ def test_a_paused_job_is_shown_as_such_and_goes_on_when_resumed(desk: Desk) -> N
     assert desk.command("resume", job).code == 1
 
 
-@pytest.mark.parametrize("wish", ["pause", "resume", "cancel", "retry", "replay"])
+@pytest.mark.parametrize("wish", ["pause", "resume", "cancel", "retry", "refresh", "replay"])
 def test_unknown_and_foreign_ids_answer_alike(desk: Desk, wish: str) -> None:
     job, before = desk.plan(URL), desk.everything()
     unknown, foreign = desk.command(wish, UNKNOWN), desk.command(wish, job, "--tenant", "other")
@@ -46,7 +48,7 @@ def test_unknown_and_foreign_ids_answer_alike(desk: Desk, wish: str) -> None:
     assert desk.everything() == before
 
 
-@pytest.mark.parametrize("wish", ["pause", "resume", "cancel", "retry", "replay"])
+@pytest.mark.parametrize("wish", ["pause", "resume", "cancel", "retry", "refresh", "replay"])
 def test_ids_or_a_filter_and_not_both_or_neither(desk: Desk, wish: str, failed: list[str]) -> None:
     before = desk.everything()
     for words in ([], [failed[0], "--host", "gone.example"], [failed[0], "--dry-run"], ["--dry-run"]):
@@ -79,6 +81,36 @@ def test_a_single_retry_says_what_became_of_it(desk: Desk, failed: list[str]) ->
     assert desk.command("retry", failed[0]).out == f"{failed[0]} pending\n"
     again = desk.command("retry", failed[0], "--json")
     assert (again.code, again.record["status"]) == (0, "pending")
+
+
+def test_a_filter_that_is_empty_means_nothing_and_not_everything(desk: Desk, failed: list[str]) -> None:
+    """As a variable of a script is that nobody set."""
+    before = desk.everything()
+    for words in (["--host", ""], ["--work", ""], ["--code", ""], ["--host", "", "--code", "http_404"]):
+        ran = desk.command("retry", *words)
+        assert (ran.code, ran.out) == (0, "0 jobs made due again\n"), words
+        assert desk.command("jobs", *words, "--ids").out == "", words
+    assert desk.everything() == before
+    assert list(dlpipe.list_jobs(host="")) == []
+    assert dlpipe.count_jobs("code", host="") == []
+
+
+def test_jobs_are_counted_by_what_is_known_and_by_nothing_else(desk: Desk, failed: list[str]) -> None:
+    (count,) = dlpipe.count_jobs("code", host="GONE.example")
+    assert (count.value, count.jobs, count.job_id in failed) == ("http_404", 3, True)
+    with pytest.raises(InvalidInput) as refused:
+        dlpipe.count_jobs("url")
+    assert refused.value.code == "count_invalid"
+
+
+def test_a_refresh_of_what_is_on_its_way_says_that_it_is_none(desk: Desk) -> None:
+    desk.source.put(URL, b"x" * 100)
+    job, waiting = desk.fetch(URL), desk.plan("http://other.example/a")
+    late = desk.command("refresh", waiting)
+    assert (late.code, late.out) == (1, f"{waiting} pending (nothing to refresh)\n")
+    for _ in range(2):  # repeated, it is as wanted as it was
+        ran = desk.command("refresh", job)
+        assert (ran.code, ran.out) == (0, f"{job} pending\n")
 
 
 def test_cancel_by_host_reaches_what_is_not_done(desk: Desk) -> None:

@@ -1,12 +1,14 @@
 """Every public call with a foreign tenant: answered as for what does not exist, and nothing changes (JOB-5).
 
-A call that is not listed here fails the test, so that a new one cannot be forgotten.
+On both engines, from Python and from the command line. A call that is not listed here fails the test, so that a new one
+cannot be forgotten.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
+import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +32,8 @@ LISTS: dict[str, Callable[..., Any]] = {
     "list_jobs after": lambda job, **scope: list(dlpipe.list_jobs(after=job, **scope)),
     "list_artifacts": lambda **scope: list(dlpipe.list_artifacts(**scope)),
     "list_artifacts of": lambda job, **scope: list(dlpipe.list_artifacts(job_id=job, **scope)),
+    "list_ops of": dlpipe.list_ops,
+    "count_jobs": lambda **scope: dlpipe.count_jobs("status", **scope),
     "export": lambda **scope: list(dlpipe.export(**scope)),
 }
 SCOPED_COMMANDS = {
@@ -45,17 +49,15 @@ FOREIGN = ({"tenant_id": "other"}, {"project_id": "other"})
 
 
 @pytest.fixture
-def world(sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+def world(database: SqlDatabase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     from dlpipe import tasks, wiring
 
-    database = SqlDatabase(sqlite_url)
     made = World(database, tmp_path / "store")
     monkeypatch.setattr(tasks, "deps", lambda: made.deps)
     monkeypatch.setattr(wiring, "database", lambda: database)
     made.source.put(URL, b"bytes")
     made.fetch(URL)
-    yield made
-    database.close()
+    return made
 
 
 def answer(call: Callable[..., Any], *args: Any, **scope: str) -> Any:
@@ -112,6 +114,48 @@ def test_a_foreign_artifact_is_an_unknown_one_to_every_call(world: World, scope:
         assert answer(call, artifact.artifact_uuid, **scope) == answer(call, UNKNOWN, **scope) == answer(call, UNKNOWN)
 
 
+Command = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def command(world: World, capsysbinary: pytest.CaptureFixture[bytes]) -> Command:
+    """The command on that world: how it ended, and what it said on both streams."""
+
+    def run(*words: str) -> tuple[int, str, str]:
+        capsysbinary.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            cli.main(list(words))
+        said = capsysbinary.readouterr()
+        return int(ended.value.code or 0), said.out.decode(), said.err.decode()
+
+    return run
+
+
+@pytest.mark.parametrize("words", [("--tenant", "other"), ("--project", "other")])
+def test_a_foreign_id_is_an_unknown_one_to_every_command(world: World, command: Command, words: tuple[str]) -> None:
+    done, failed = world.plan(URL), world.fetch("http://files.example/gone")
+    waiting = world.plan("http://waiting.example/x")
+    (artifact,) = world.artifacts(done)
+    before = world.everything()
+    known = {"one job": [done, failed, waiting], "one artifact": [artifact.artifact_uuid]}
+    for kind, ids in known.items():
+        for name in SCOPED_COMMANDS[kind]:
+            unknown = command(name, UNKNOWN, *words)
+            assert unknown[0] == 1, name
+            for one in ids:
+                code, out, err = command(name, one, *words)
+                assert (code, out, err.replace(one, UNKNOWN)) == unknown, name
+    for name in ("jobs", "artifacts"):
+        code, out, _ = command(name, "--json", *words)
+        assert (code, out) == (0, ""), name
+    assert command("export", *words)[:2] == (0, "")
+    for name in ("cancel", "pause", "resume", "retry", "refresh", "replay"):
+        assert command(name, "--all", *words)[1].startswith("0 jobs"), name
+    assert command("artifacts", done, *words)[0] == 1
+    assert world.everything() == before
+    assert json.loads(command("show", done, "--json")[1])["job_id"] == done
+
+
 def test_the_owner_is_answered_by_all_of_them(world: World) -> None:
     """So that the refusals above are about the scope."""
     job = world.plan(URL)
@@ -123,7 +167,7 @@ def test_the_owner_is_answered_by_all_of_them(world: World) -> None:
         assert stream.read() == b"bytes"
     for name, call in LISTS.items():
         if name != "list_jobs after":
-            assert len(call(*([job] if " " in name else []))) == 1, name
+            assert len(call(*([job] if " " in name else []))) == (6 if name == "list_ops of" else 1), name
 
 
 def test_what_leaves_holds_no_place_in_the_store(world: World) -> None:
