@@ -136,6 +136,14 @@ def test_a_file_that_holds_no_secret_is_refused_without_repeating_it(tmp_path: P
     assert "hunter" not in str(refused.value)
 
 
+@pytest.mark.parametrize("held", [b"", b"\n", b"one\ntwo\n", b"x" * 65_537], ids=["empty", "blank", "two", "too long"])
+def test_a_password_is_one_line_although_any_text_could_be_one(tmp_path: Path, held: bytes) -> None:
+    (tmp_path / "password").write_bytes(held)
+    with pytest.raises(Misconfigured) as refused:
+        load({"DLPIPE_TORRENTS_PASSWORD_FILE": "password"})
+    assert "does not hold one line" in str(refused.value)
+
+
 def test_a_secret_and_a_file_for_it_contradict_each_other(tmp_path: Path) -> None:
     (tmp_path / "url").write_text(SECRET_URL)
     with pytest.raises(Misconfigured) as refused:
