@@ -1,7 +1,8 @@
 """Every knob, typed, with its source: defaults, then a TOML file, then the environment (OPS-9).
 
 `[lease] ttl_s` in the file is DLPIPE_LEASE_TTL_S in the environment. Unknown and contradictory settings are
-an error at start; secrets are never printed. Relative paths are those of the folder in which settings are loaded.
+an error at start; secrets are never printed, and DLPIPE_DATABASE_URL_FILE names a file that holds one. Relative paths
+are those of the folder in which settings are loaded.
 """
 
 from __future__ import annotations
@@ -26,9 +27,11 @@ from dlpipe.embedded.redis import socket_path
 from dlpipe.lease.connect import SENTINEL, connect
 
 PREFIX = "DLPIPE_"
+FILE_SUFFIX = "_FILE"
 CONFIG_ENV = "DLPIPE_CONFIG"
 CRASH_ENV = "DLPIPE_CRASH_POINT"
 _NOT_SETTINGS = frozenset({CONFIG_ENV, CRASH_ENV})
+_SECRET_BYTES = 65_536
 _PATHS = (
     "home",
     "store.root",
@@ -436,6 +439,17 @@ def names() -> dict[str, str]:
     return found
 
 
+def secret_files() -> dict[str, str]:
+    """The variables that name a file instead of holding a secret, and the secret's own variable."""
+    found = {}
+    for name, env in names().items():
+        section, _, leaf = name.rpartition(".")
+        kind: Any = Settings.model_fields[section].annotation if section else Settings
+        if kind.model_fields[leaf].annotation == SecretStr | None:
+            found[f"{env}{FILE_SUFFIX}"] = env
+    return found
+
+
 def load(environ: Mapping[str, str] | None = None) -> Loaded:
     """Read the settings; Misconfigured says which one is wrong and where it was set."""
     env = os.environ if environ is None else environ
@@ -448,11 +462,18 @@ def load(environ: Mapping[str, str] | None = None) -> Loaded:
                 _put(tree, name, value)
                 sources[name] = f"file {file}"
     by_env = {env_name: name for name, env_name in names().items()}
+    by_file = secret_files()
     for env_name, text in env.items():
         if not env_name.startswith(PREFIX) or env_name in _NOT_SETTINGS:
             continue
+        if env_name in by_file:
+            if text:
+                name = by_env[by_file[env_name]]
+                _put(tree, name, _secret(env, env_name, by_file[env_name]))
+                sources[name] = f"file {Path(text).absolute()} (environment {env_name})"
+            continue
         if env_name not in by_env:
-            raise _unknown(env_name, sorted(by_env), "environment variable")
+            raise _unknown(env_name, sorted([*by_env, *by_file]), "environment variable")
         if not text:
             continue
         name = by_env[env_name]
@@ -464,6 +485,10 @@ def load(environ: Mapping[str, str] | None = None) -> Loaded:
         raise _invalid(error, sources) from None
     absolute = _absolute(given, sources)
     handed_on = {names()[name]: value for name, value in absolute.items()}
+    for file_env, value_env in by_file.items():
+        if env.get(file_env):
+            # A relative SQLite file is named whole, so what named it must not be read once more.
+            handed_on[file_env] = "" if value_env in handed_on else str(Path(env[file_env]).absolute())
     if file is not None:
         handed_on[CONFIG_ENV] = str(file)
     for name, value in absolute.items():
@@ -596,6 +621,28 @@ def _config_file(env: Mapping[str, str]) -> Path | None:
     home_env = f"{PREFIX}HOME"
     home = _whole(Path(env.get(home_env) or "dlpipe-data"), "home", {"home": f"environment {home_env}"})
     return next((path for path in (home / "dlpipe.toml", Path("dlpipe.toml").absolute()) if path.is_file()), None)
+
+
+def _secret(env: Mapping[str, str], file_env: str, value_env: str) -> str:
+    """What the file holds, less the line's end. Empty is an error: unset would mean another database without a word."""
+    if env.get(value_env):
+        raise Misconfigured(
+            f"{value_env} and {file_env} are both set", code="setting_invalid", hint="Unset one of them."
+        )
+    file = Path(env[file_env])
+    try:
+        with file.open("rb") as stream:
+            text = stream.read(_SECRET_BYTES + 1).decode("utf-8").rstrip("\r\n")
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or "it is not text in UTF-8"
+        raise Misconfigured(
+            f"{file_env}: {file} cannot be read: {why}", code="setting_invalid", hint="Correct the path or the file."
+        ) from None
+    if not text or "\n" in text or len(text) > _SECRET_BYTES:
+        raise Misconfigured(
+            f"{file_env}: {file} does not hold one line", code="setting_invalid", hint="Write the value into it, alone."
+        )
+    return text
 
 
 def _read_toml(file: Path) -> dict[str, Any]:

@@ -5,7 +5,7 @@ set -eu
 cd "$(dirname "$0")/.."
 
 # Debian packages that tests want; installed where that is allowed, else the tests that need them say so.
-DEBIAN_PACKAGES="apache2-bin busybox caddy e2fsprogs libfaketime lighttpd lighttpd-mod-deflate nginx-light qbittorrent-nox rabbitmq-server strace util-linux xfsprogs"
+DEBIAN_PACKAGES="apache2-bin busybox caddy e2fsprogs libfaketime lighttpd lighttpd-mod-deflate nginx-light prometheus qbittorrent-nox rabbitmq-server strace util-linux xfsprogs"
 command -v npm >/dev/null || DEBIAN_PACKAGES="$DEBIAN_PACKAGES nodejs npm"
 
 # A caller's own Python settings must not leak into the environment that is made here.

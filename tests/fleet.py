@@ -64,6 +64,15 @@ class Process:
         self.send(signal.SIGKILL)
         self._child.wait(END_S)
 
+    def ended_with(self, number: signal.Signals, within_s: float) -> int | None:
+        """Its exit status after that signal; None when it did not end in time and had to be killed."""
+        self.send(number)
+        try:
+            return self._child.wait(within_s)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            return None
+
     def stop(self) -> None:
         """Warm shutdown, as an operator does it."""
         if self.lives:

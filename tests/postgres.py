@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
@@ -60,11 +60,14 @@ class Postgres:
     """One server with its own data, up from the moment it is made. A context manager, or call `stop`.
 
     As root it runs as nobody, and when nobody cannot reach the place (pytest's are for root only) in a new
-    directory under /tmp, which `stop` removes.
+    directory under /tmp, which `stop` removes. `settings` come after its own, `auth` is what initdb is told about it.
     """
 
-    def __init__(self, place: Path) -> None:
-        self._bin = _programs()
+    def __init__(
+        self, place: Path, *, settings: Mapping[str, str] | None = None, auth: Sequence[str] = ("-A", "trust")
+    ) -> None:
+        self._bin = programs()
+        self._more, self._auth = dict(settings or {}), list(auth)
         self._made: list[Path] = []
         place.mkdir(parents=True, exist_ok=True)
         self.dir = self._temporary() if _as_nobody() and not reachable(place.parent) else place
@@ -101,7 +104,8 @@ class Postgres:
 
     def connect(self, dbname: str = "postgres") -> psycopg.Connection[Any]:
         """A plain connection in autocommit mode, for looking from outside."""
-        return psycopg.connect(host=str(self.socket_dir), user="postgres", dbname=dbname, autocommit=True)
+        port = int(self._more.get("port", "5432"))
+        return psycopg.connect(host=str(self.socket_dir), port=port, user="postgres", dbname=dbname, autocommit=True)
 
     def start(self) -> None:
         """Start the server unless it is up, and wait until it takes connections."""
@@ -152,7 +156,7 @@ class Postgres:
 
     def _initdb(self) -> None:
         command = [
-            str(self._bin / "initdb"), "-D", str(self.data), "-U", "postgres", "-A", "trust",
+            str(self._bin / "initdb"), "-D", str(self.data), "-U", "postgres", *self._auth,
             "--no-locale", "-E", "UTF8", "--no-instructions", "--no-sync",
         ]  # fmt: skip
         made = subprocess.run(
@@ -165,6 +169,7 @@ class Postgres:
         settings = {
             "listen_addresses": "", "unix_socket_directories": str(self.socket_dir), "fsync": "on",
             "timezone": "UTC", "max_connections": "200", "dynamic_shared_memory_type": "mmap",
+            **self._more,
         }  # fmt: skip
         command = [str(self._bin / "postgres"), "-D", str(self.data)]
         for name, value in settings.items():
@@ -252,7 +257,7 @@ def _installed() -> Path | None:
     return None
 
 
-def _programs() -> Path:
+def programs() -> Path:
     install = _installed()
     if install is None:
         raise RuntimeError(missing())

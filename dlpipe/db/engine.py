@@ -106,7 +106,8 @@ class SqlDatabase:
             max_overflow=self._sessions.pool_overflow,
             pool_timeout=self._sessions.pool_wait_s,
             pool_recycle=self._sessions.recycle_s,
-            connect_args=self._sessions.connect_args(),
+            # We say BEGIN ourselves, so that a lost connection is noticed before any work.
+            connect_args={**self._sessions.connect_args(), "autocommit": True},
         )
         event.listen(engine, "begin", _begin_postgresql)
         leave_standbys(engine)

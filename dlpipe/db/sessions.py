@@ -33,7 +33,6 @@ class Sessions:
             "idle_in_transaction_session_timeout": _ms(self.statement_s),
         }
         return {
-            "autocommit": True,  # we say BEGIN ourselves, so that a lost connection is noticed before any work
             "connect_timeout": max(2, round(self.connect_s)),  # libpq knows none below two seconds
             "application_name": "dlpipe",
             "options": " ".join(f"-c {name}={value}" for name, value in limits.items()) + " -c timezone=UTC",

@@ -23,9 +23,9 @@ from dlpipe.db import SqlDatabase
 from dlpipe.store.sidecar import Sidecar
 from tests.fleet import QUICK, Fleet, Process
 from tests.hostile import honest
-from tests.integration.test_worker import children_of, free_port, listening
+from tests.integration.test_worker import children_of, listening
 from tests.origin import Asked, Origin, Say, Script, Then, answer
-from tests.servers import Valkey
+from tests.servers import Valkey, free_port
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(300)]
 

@@ -24,9 +24,8 @@ import pytest
 from dlpipe.db import schema
 from tests.fleet import QUICK, Fleet
 from tests.hostile import honest
-from tests.integration.test_worker import free_port
 from tests.origin import Asked, Origin, Say, Then, answer
-from tests.servers import Valkey
+from tests.servers import Valkey, free_port
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 

@@ -120,7 +120,7 @@ class Server:
         self.port = free_port()
         config = folder / "own.conf"
         config.write_text(f"port {self.port}\nbind 127.0.0.1\ndir {folder}\n{sentinel}")
-        command = [servers._binary(), str(config), *words]
+        command = [servers.server_binary(), str(config), *words]
         with (folder / "log").open("ab") as log:
             self.process = subprocess.Popen(tethered(command), stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         with redis.Redis(port=self.port) as client:

@@ -17,7 +17,7 @@ import pytest
 
 from dlpipe.core import flow
 from tests.fleet import REPOSITORY, Fleet, is_gone
-from tests.servers import wait_until
+from tests.servers import free_port, wait_until
 from tests.webserver import WebServer
 from tests.world import sha256
 
@@ -152,13 +152,6 @@ def idle(fleet: Fleet) -> bool:
     """All queues are empty: what was in them has been taken."""
     with fleet.broker.client() as client:
         return not any(client.llen(queue) for queue in ("net", "disk"))
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def ask(port: int, path: str) -> dict[str, Any] | None:

@@ -114,10 +114,25 @@ def test_settings_table_has_every_setting_with_its_variable_and_default(
     assert table == expected
 
 
-@pytest.mark.parametrize("file", ["docker-compose.yml", "README.md", "docs/operations.md", "ops/Dockerfile"])
+def test_files_of_secrets_are_listed_with_what_they_stand_for() -> None:
+    listed = re.findall(r"^\| `(DLPIPE_[A-Z_]+)` \| `(DLPIPE_[A-Z_]+)` \|$", OPERATIONS, re.MULTILINE)
+    assert dict(listed) == settings.secret_files()
+
+
+@pytest.mark.parametrize(
+    "file",
+    [
+        "docker-compose.yml",
+        "README.md",
+        "docs/operations.md",
+        "docs/deployment.md",
+        "docs/runbooks.md",
+        "ops/Dockerfile",
+    ],
+)  # fmt: skip
 def test_variables_named_in_files_for_people_are_settings(file: str) -> None:
     named = set(re.findall(r"\bDLPIPE_[A-Z0-9_]*[A-Z0-9]\b", (ROOT / file).read_text(encoding="utf-8")))
-    assert named <= {*settings.names().values(), settings.CONFIG_ENV}
+    assert named <= {*settings.names().values(), *settings.secret_files(), settings.CONFIG_ENV}
 
 
 # ── findings ──────────────────────────────────────────────────────────────────────────────────────

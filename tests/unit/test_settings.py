@@ -11,7 +11,7 @@ import pytest
 from dlpipe import cli, wiring
 from dlpipe.core.errors import Misconfigured
 from dlpipe.embedded.stack import Stack
-from dlpipe.settings import bucket_options, load
+from dlpipe.settings import bucket_options, load, secret_files
 
 
 @pytest.fixture(autouse=True)
@@ -79,6 +79,83 @@ def test_an_address_that_is_no_relative_path_stays_as_it_is(url: str) -> None:
     found = load({"DLPIPE_DATABASE_URL": url})
     assert found.settings.database_uri == url
     assert "DLPIPE_DATABASE_URL" not in found.handed_on
+
+
+# ── secrets from files ────────────────────────────────────────────────────────────────────────────
+
+SECRET_URL = "postgresql+psycopg://u:hunter2@h/d"
+
+
+def test_every_secret_can_come_from_a_file_and_nothing_else_can() -> None:
+    assert secret_files() == {
+        f"DLPIPE_{name}_FILE": f"DLPIPE_{name}"
+        for name in ("DATABASE_URL", "REDIS_URL", "BROKER_URL", "TORRENTS_PASSWORD", "TORRENTS_API_KEY")
+    }
+
+
+@pytest.mark.parametrize("end", ["", "\n", "\r\n"])
+def test_a_secret_from_a_file_is_listed_with_the_file_and_without_its_value(tmp_path: Path, end: str) -> None:
+    (tmp_path / "url").write_bytes(f"{SECRET_URL}{end}".encode())
+    found = load({"DLPIPE_DATABASE_URL_FILE": "url"})
+    assert found.settings.database_uri == SECRET_URL
+    knob = next(one for one in found.knobs() if one.name == "database_url")
+    assert knob.value == "(set, not shown)"
+    assert knob.source == f"file {tmp_path}/url (environment DLPIPE_DATABASE_URL_FILE)"
+    assert "hunter2" not in repr(found)
+    assert found.handed_on == {
+        "DLPIPE_HOME": str(tmp_path / "dlpipe-data"), "DLPIPE_DATABASE_URL_FILE": str(tmp_path / "url"),
+    }  # fmt: skip
+
+
+def test_a_secret_from_a_file_overrules_the_toml_file_and_an_empty_name_is_none(tmp_path: Path) -> None:
+    (tmp_path / "dlpipe.toml").write_text('database_url = "sqlite:////srv/toml.db"\n')
+    (tmp_path / "url").write_text("sqlite:////srv/secret.db")
+    assert load({"DLPIPE_DATABASE_URL_FILE": "url"}).settings.database_uri == "sqlite:////srv/secret.db"
+    assert load({"DLPIPE_DATABASE_URL_FILE": ""}).settings.database_uri == "sqlite:////srv/toml.db"
+
+
+def test_a_relative_database_from_a_file_is_handed_on_once(tmp_path: Path) -> None:
+    (tmp_path / "url").write_text("sqlite:///x.db")
+    env = {"DLPIPE_DATABASE_URL_FILE": "url"}
+    found = load(env)
+    assert found.handed_on["DLPIPE_DATABASE_URL"] == f"sqlite:///{tmp_path}/x.db"
+    assert load({**env, **found.handed_on}).settings == found.settings
+
+
+@pytest.mark.parametrize(
+    "held", [None, b"", b"\n", b"hunter2\nhunter3\n", b"hunter2\xff", b"hunter2" * 10_000, b"hunter2"],
+    ids=["missing", "empty", "blank line", "two lines", "no text", "too long", "no address"],
+)  # fmt: skip
+def test_a_file_that_holds_no_secret_is_refused_without_repeating_it(tmp_path: Path, held: bytes | None) -> None:
+    if held is not None:
+        (tmp_path / "url").write_bytes(held)
+    with pytest.raises(Misconfigured) as refused:
+        load({"DLPIPE_DATABASE_URL_FILE": "url"})
+    assert refused.value.code == "setting_invalid"
+    assert "DLPIPE_DATABASE_URL_FILE" in str(refused.value)
+    assert "hunter" not in str(refused.value)
+
+
+@pytest.mark.parametrize("held", [b"", b"\n", b"one\ntwo\n", b"x" * 65_537], ids=["empty", "blank", "two", "too long"])
+def test_a_password_is_one_line_although_any_text_could_be_one(tmp_path: Path, held: bytes) -> None:
+    (tmp_path / "password").write_bytes(held)
+    with pytest.raises(Misconfigured) as refused:
+        load({"DLPIPE_TORRENTS_PASSWORD_FILE": "password"})
+    assert "does not hold one line" in str(refused.value)
+
+
+def test_a_secret_and_a_file_for_it_contradict_each_other(tmp_path: Path) -> None:
+    (tmp_path / "url").write_text(SECRET_URL)
+    with pytest.raises(Misconfigured) as refused:
+        load({"DLPIPE_DATABASE_URL": SECRET_URL, "DLPIPE_DATABASE_URL_FILE": "url"})
+    assert "both set" in str(refused.value)
+    assert "hunter2" not in str(refused.value)
+
+
+def test_a_misspelt_file_is_unknown() -> None:
+    with pytest.raises(Misconfigured) as refused:
+        load({"DLPIPE_DATABASE_URL_FILES": "url"})
+    assert (refused.value.code, "DLPIPE_DATABASE_URL_FILE?" in refused.value.hint) == ("setting_unknown", True)
 
 
 # ── empty and wrong values ────────────────────────────────────────────────────────────────────────

@@ -1,0 +1,257 @@
+"""What docker-compose.yml says is what works: its services as plain processes, with its commands, environment, secrets
+and health checks. OPS-1, OPS-3, OPS-9, SAFE-2."""
+
+from __future__ import annotations
+
+import base64
+import json
+import shutil
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from tests.checker import assert_clean
+from tests.compose import OURS, WORKERS, Compose
+from tests.conftest import absent
+from tests.integration.test_worker import children_of
+from tests.postgres import require
+from tests.webserver import WebServer
+from tests.world import sha256
+
+pytestmark = [
+    pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(400), pytest.mark.xdist_group("compose"),
+]  # fmt: skip
+
+SIGNATURE = "5ec2e7f00dcafe0123456789abcdef"
+STILL_OPEN = {"/healthcheck": "OK", "/logout": "You have been logged out"}
+"""Of Flower: what a health check may ask, and a page that says the same to everybody."""
+
+
+@pytest.fixture(scope="module")
+def web() -> Iterator[WebServer]:
+    with WebServer() as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def up() -> Iterator[Compose]:
+    """`docker compose up`"""
+    require()
+    with Compose() as compose:
+        compose.start_redis()
+        compose.start_postgres()
+        done = compose.run("migrate", *compose.argv("migrate"))
+        assert done.returncode == 0, done.stderr
+        for name in OURS:
+            if name != "migrate":
+                compose.start(name)
+        for name in WORKERS:
+            compose.until(lambda n=name: compose.processes[n].says("ready."), f"{name} to be ready")
+        compose.until(lambda: ask(compose, "/healthcheck") is not None, "Flower to answer")
+        yield compose
+
+
+@pytest.fixture(scope="module")
+def job(up: Compose, web: WebServer) -> str:
+    """The id of a job that was planned in one of the containers and has come to its end."""
+    url = web.put(f"/paper.bin?X-Amz-Signature={SIGNATURE}", b"worth fetching " * 1_000)
+    planned = up.run("worker-plan", "dlpipe", "plan", "--json", url)
+    assert planned.returncode == 0, planned.stderr
+    found = json.loads(planned.stdout.splitlines()[-1])
+    engine = sa.create_engine(up.secret("database_url"))
+    try:
+
+        def ended() -> bool:
+            with engine.connect() as connection:
+                return connection.scalar(sa.text("SELECT status FROM jobs")) in ("completed", "failed")
+
+        up.until(ended, "the job to end")
+    finally:
+        engine.dispose()
+    return str(found["job_id"])
+
+
+def ask(up: Compose, path: str, *, login: str | None = None, method: str = "GET") -> tuple[int, str] | None:
+    """Flower's answer, or None when nobody answers."""
+    request = urllib.request.Request(f"http://127.0.0.1:{up.port('flower', 5555)}{path}", method=method)
+    if login is not None:
+        request.add_header("Authorization", "Basic " + base64.b64encode(login.encode()).decode())
+    try:
+        with urllib.request.urlopen(request, timeout=20) as answer:
+            return answer.status, answer.read().decode(errors="replace")
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode(errors="replace")
+    except OSError:
+        return None
+
+
+def pages(job_or_task: str = "x") -> list[tuple[str, str]]:
+    """Everything that Flower has, as its own table of addresses says; static files are the same for all."""
+    from flower.urls import handlers
+
+    found = []
+    for one in handlers:
+        pattern = one.regex.pattern.rstrip("$") if hasattr(one, "regex") else one[0]
+        if not pattern.startswith("/static"):
+            path = pattern.replace("(.+)", job_or_task).replace("(.*)", job_or_task).replace("/?", "")
+            found += [("GET", path.replace(".*", "/nothing")), ("POST", path.replace(".*", "/nothing"))]
+    return found
+
+
+# ── that it works ─────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_job_planned_in_it_ends_completed(up: Compose, job: str) -> None:
+    shown = up.run("worker-plan", "dlpipe", "show", "--json", job)
+    assert json.loads(shown.stdout)["status"] == "completed", shown.stdout + shown.stderr
+    files = [path for path in (up.place / "data").rglob("*") if path.is_file() and path.name[0] != "."]
+    assert [path.name.partition(".")[0] for path in files] == [sha256(b"worth fetching " * 1_000)]
+
+
+def test_each_stage_ran_on_the_worker_of_its_queue(up: Compose, job: str) -> None:
+    def stages(worker: str) -> set[str]:
+        lines = [line for line in up.processes[worker].log.read_text().splitlines() if line.startswith("{")]
+        said = [json.loads(line) for line in lines]
+        return {one["stage"] for one in said if one.get("job_id") == job and one["message"].startswith("done: ")}
+
+    assert stages("worker-net") == {"head", "resume_decide", "stream"}
+    assert stages("worker-disk") == {"finalize", "index", "dedupe"}
+
+
+@pytest.mark.parametrize("name", [*WORKERS, "beat", "flower", "redis", "postgres"])
+def test_every_service_is_healthy_by_its_own_check(up: Compose, job: str, name: str) -> None:
+    up.until(lambda: up.healthy(name), f"{name} to be healthy")
+
+
+def test_the_checker_finds_nothing(up: Compose, job: str) -> None:
+    done = up.run("worker-disk", "dlpipe", "verify")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert_clean(up.secret("database_url"), up.place / "data", strict=False)
+
+
+def test_prometheus_sees_every_worker_and_the_alerts(up: Compose, job: str) -> None:
+    if shutil.which("prometheus") is None:
+        absent("no prometheus to look at the workers with: install the Debian package prometheus")
+    up.start_prometheus()
+
+    def query(path: str) -> Any:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{up.port('prometheus', 9090)}{path}", timeout=10) as answer:
+                return json.load(answer)["data"]
+        except OSError:
+            return None
+
+    up.until(lambda: query("/api/v1/targets") is not None, "Prometheus to answer")
+
+    def seen() -> bool:
+        targets = query("/api/v1/targets")["activeTargets"]
+        return len(targets) == len(WORKERS) + 1 and all(one["health"] == "up" for one in targets)
+
+    up.until(seen, "Prometheus to have seen every worker")
+
+    def counted() -> bool:
+        found = query("/api/v1/query?" + urllib.parse.urlencode({"query": 'max(dlpipe_jobs{status="completed"})'}))
+        return bool(found["result"]) and found["result"][0]["value"][1] == "1"
+
+    up.until(counted, "the job in Prometheus")
+    rules = [rule for group in query("/api/v1/rules")["groups"] for rule in group["rules"]]
+    assert rules
+    assert {rule["health"] for rule in rules} <= {"ok", "unknown"}
+
+
+# ── that it is closed ─────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("login", [None, "dlpipe:wrong", "dlpipe:", ":"])
+def test_flower_shows_nothing_to_who_is_not_known(up: Compose, job: str, login: str | None) -> None:
+    for method, path in pages():
+        answer = ask(up, path, login=login, method=method)
+        assert answer is not None
+        status, text = answer
+        if method == "GET" and path in STILL_OPEN:
+            assert STILL_OPEN[path] in text
+        else:
+            assert status in (401, 403, 404, 405), (method, path, status)
+        assert not any(word in text for word in ("@", "dlpipe", "celery", job)), (method, path, text[:300])
+
+
+def test_flower_shows_workers_to_who_is_known_and_takes_no_orders(up: Compose, job: str) -> None:
+    login = up.secret("flower_users").strip()
+
+    def workers() -> dict[str, Any]:
+        answer = ask(up, "/api/workers?refresh=1", login=login)
+        assert answer is not None
+        assert answer[0] == 200, answer
+        return dict(json.loads(answer[1]))
+
+    up.until(lambda: len(workers()) == len(WORKERS), "Flower to see every worker")
+    victim = next(iter(workers()))
+    answer = ask(up, f"/api/worker/shutdown/{victim}", login=login, method="POST")
+    assert answer is not None
+    assert answer[0] == 403, answer
+    metrics = ask(up, "/metrics", login=login)
+    assert metrics is not None
+    assert metrics[0] == 200
+
+
+def test_flower_without_users_does_not_start(up: Compose) -> None:
+    env = {**up.env("flower"), "FLOWER_USERS_FILE": ""}
+    for users in (None, "", "dlpipe:\n", "nobody\n"):
+        if users is not None:
+            (up.place / "users").write_text(users)
+            env["FLOWER_USERS_FILE"] = str(up.place / "users")
+        done = up.run_with(env, *up.argv("flower"))
+        assert done.returncode == 1, users
+        assert "error: " in done.stderr
+
+
+# ── that nothing secret gets out ──────────────────────────────────────────────────────────────────
+
+
+def passwords(up: Compose) -> set[str]:
+    names = ("postgres_password", "redis_password", "rabbitmq_password", "flower_password", "grafana_password")
+    return {up.secret(name) for name in names}
+
+
+def everything_said(up: Compose, job: str) -> dict[str, str]:
+    login = up.secret("flower_users").strip()
+    pids = [pid for process in up.processes.values() for pid in (process.pid, *children_of(process.pid))]
+    found = {f"arguments of {pid}": Path(f"/proc/{pid}/cmdline").read_text() for pid in pids}
+    found |= {f"environment of {pid}": Path(f"/proc/{pid}/environ").read_text() for pid in pids}
+    for words in (["doctor"], ["doctor", "--json"], ["status"], ["top", "--once"], ["show", job]):
+        done = up.run("worker-plan", "dlpipe", *words)
+        found[" ".join(words)] = done.stdout + done.stderr
+    task = next(iter(json.loads((ask(up, "/api/tasks?limit=100", login=login) or (0, "{}"))[1])), "x")
+    worker = next(iter(json.loads((ask(up, "/api/workers?refresh=1", login=login) or (0, "{}"))[1])))
+    for method, path in [*pages(task), *pages(worker)]:
+        if method == "GET" and path != "/logout":
+            found[f"Flower {path}"] = (ask(up, path, login=login) or (0, ""))[1]
+    return found | {f"log {file.name}": file.read_text(errors="replace") for file in up.log.iterdir()}
+
+
+def test_no_password_and_no_signature_is_found_anywhere(up: Compose, job: str) -> None:
+    said = everything_said(up, job)
+    secret = {*passwords(up), SIGNATURE}
+    assert [where for where, text in said.items() if any(one in text for one in secret)] == []
+    # The search would find something: who is asked does say what is no secret.
+    assert f"file {up.secrets}/database_url (environment DLPIPE_DATABASE_URL_FILE)" in said["doctor"]
+    assert "(set, not shown)" in said["doctor"]
+    assert "redis" in said["Flower /broker"]
+    assert any(job in text for where, text in said.items() if where.startswith("log "))
+    assert any("--conf=" in text for where, text in said.items() if where.startswith("arguments"))
+    assert any("DLPIPE_DATABASE_URL_FILE" in text for where, text in said.items() if where.startswith("environment"))
+
+
+# ── that it ends ──────────────────────────────────────────────────────────────────────────────────
+
+
+def test_it_ends_within_the_time_it_is_given(up: Compose, job: str) -> None:
+    """The last test: afterwards nothing runs."""
+    ended = up.stop()
+    assert None not in ended.values(), ended
