@@ -27,6 +27,7 @@ from dlpipe.core.downloads import (
 from dlpipe.core.errors import (
     DlpipeError,
     InvalidInput,
+    LeaseLost,
     LeaseUnavailable,
     Permanent,
     StageFailure,
@@ -175,6 +176,8 @@ def enqueue(deps: TorrentDeps, job_id: str) -> str:
         if found.attempts + 1 >= deps.policy.retry.max_attempts:
             return fail(deps, found, ENQUEUE_FAILED, error)
         return try_later(deps, found, error)
+    except LeaseLost:
+        return "dropped: this process is ending"  # it stays due
     crash_point("torrents.added")
     with deps.base.database.write() as unit:
         if unit.torrents.enqueued(found.job, name, unit.torrents.clock()):
