@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import importlib
 import os
+import ssl
 import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from amqp.exceptions import MessageNacked
+from amqp.exceptions import AccessRefused, MessageNacked
 from celery import Celery
 from celery.app.defaults import DEFAULTS
 from kombu.exceptions import BatchPublishError, ChannelError, OperationalError  # type: ignore[attr-defined]
@@ -22,6 +23,7 @@ from dlpipe.core.ports import Hint, Queued
 
 OVERLAY_ENV = "CELERY_CONFIG_MODULE"
 OVERLAY = "celeryconfig"
+_REFUSALS = (OperationalError, BatchPublishError, OSError, MessageNacked, AccessRefused)
 
 
 def _overlay() -> dict[str, Any]:
@@ -81,8 +83,8 @@ class CeleryPublisher:
                 with producer.batch():  # one push of what Redis is sent; other brokers get each at once
                     for hint in hints:
                         self._send_first(hint, producer)
-        except (OperationalError, BatchPublishError, OSError, MessageNacked) as error:
-            raise BrokerUnavailable(f"the broker did not answer ({type(error).__name__})") from error
+        except _REFUSALS as error:
+            raise _unavailable(error) from error
 
     def _send_first(self, hint: Hint, producer: Any) -> None:
         """As a chain sends its first step, only together with others; the last of `chain` is the next."""
@@ -97,8 +99,8 @@ class CeleryPublisher:
             self._answers()
             for job_id in job_ids:
                 self._app.signature(task, args=(job_id,), immutable=True).apply_async(retry=False)
-        except (OperationalError, OSError, MessageNacked) as error:
-            raise BrokerUnavailable(f"the broker did not answer ({type(error).__name__})") from error
+        except _REFUSALS as error:
+            raise _unavailable(error) from error
 
     def _answers(self) -> None:
         """Ask first: left to itself, sending to a broker that is away tries for many seconds."""
@@ -121,6 +123,10 @@ class CeleryPublisher:
 
     def depths(self) -> Mapping[str, int]:
         """How many messages wait in each queue that stages, or this app's configuration, know of."""
+        try:
+            self._answers()
+        except _REFUSALS as error:
+            raise _unavailable(error) from error
         found = self._depths({*self._queues(), *(str(name) for name in self._app.amqp.queues)})
         if found is None:
             raise BrokerUnavailable("the broker did not answer")
@@ -135,6 +141,18 @@ class CeleryPublisher:
                 return _lengths(connection, queues)
         except gone:
             return None
+
+
+def _unavailable(error: BaseException) -> BrokerUnavailable:
+    """With the kind of what was at the bottom of it. Its text can hold an address with a password."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return BrokerUnavailable(
+            f"the broker's certificate is not trusted: {error.verify_message}",
+            hint="Name the authority that signed it in DLPIPE_BROKER_CA_FILE, and the broker as its certificate does.",
+        )
+    return BrokerUnavailable(f"the broker did not answer ({type(error).__name__})")
 
 
 def _connected(connection: Any) -> Any:
