@@ -132,6 +132,38 @@ def test_the_script_makes_every_secret_and_keeps_passwords(tmp_path: Path) -> No
     assert after == {name: text for name, text in made.items() if name not in ("broker_url", "flower_users")}
 
 
+def test_the_script_run_again_keeps_the_broker_and_follows_a_new_password(tmp_path: Path) -> None:
+    script, place = str(OPS / "secrets.sh"), tmp_path / "secrets"
+    assert ran("sh", script, "--broker", "rabbitmq", str(place)).returncode == 0
+    (place / "s3_password").unlink()
+    assert ran("sh", script, str(place)).returncode == 0
+    assert (place / "broker_url").read_text().startswith("amqp://")
+    key = (place / "s3_password").read_text()
+    assert all(key in (place / name).read_text() for name in ("s3.json", "store_credentials"))
+    (place / "store_credentials").chmod(0o600)
+    (place / "store_credentials").write_text(clouds := 'access_key_id = "AKIA"\nsecret_access_key = "theirs"\n')
+    assert ran("sh", script, "--broker", "redis", str(place)).returncode == 0
+    assert (place / "broker_url").read_text().startswith("redis://")
+    assert (place / "store_credentials").read_text() == clouds
+
+
+@pytest.mark.parametrize("name", ["postgres", "redis", "rabbitmq", "s3"])
+def test_a_password_that_would_break_an_address_is_refused(tmp_path: Path, name: str) -> None:
+    (tmp_path / f"{name}_password").write_text("s3:s@me/#%41")
+    refused = ran("sh", str(OPS / "secrets.sh"), str(tmp_path))
+    assert refused.returncode == 2
+    assert f"{name}_password" in refused.stderr
+    assert "s@me" not in refused.stdout + refused.stderr
+    assert not (tmp_path / "database_url").exists()
+
+
+def test_a_plain_password_of_ones_own_is_used(tmp_path: Path) -> None:
+    (tmp_path / "postgres_password").write_text("Correct-horse_battery.staple~1\n")
+    (tmp_path / "grafana_password").write_text("p@ss:w/rd")
+    assert ran("sh", str(OPS / "secrets.sh"), str(tmp_path)).returncode == 0
+    assert ":Correct-horse_battery.staple~1@" in (tmp_path / "database_url").read_text()
+
+
 @pytest.mark.parametrize("words", [["--broker"], ["--broker", "kafka"], ["--force"], ["a", "b"]])
 def test_the_script_refuses_what_it_does_not_know(tmp_path: Path, words: list[str]) -> None:
     refused = ran("sh", str(OPS / "secrets.sh"), *words, cwd=tmp_path)
