@@ -120,11 +120,15 @@ class CeleryPublisher:
         return None if found is None else [Queued(stages, found[queue]) for queue, stages in queues.items()]
 
     def depths(self) -> Mapping[str, int]:
-        """How many messages wait in each queue that stages, or this app's configuration, know of."""
-        found = self._depths({*self._queues(), *(str(name) for name in self._app.amqp.queues)})
+        """How many messages wait in each queue that stages, or this app's configuration, know of.
+
+        By the names of `-Q` and of the alerts, whatever the broker calls them.
+        """
+        known = {str(queue.name): str(queue.alias or queue.name) for queue in self._app.amqp.queues.values()}
+        found = self._depths({*self._queues(), *known})
         if found is None:
             raise BrokerUnavailable("the broker did not answer")
-        return found
+        return {known.get(queue, queue): count for queue, count in found.items()}
 
     def _depths(self, queues: Collection[str]) -> dict[str, int] | None:
         gone: tuple[type[BaseException], ...] = (OperationalError, OSError)

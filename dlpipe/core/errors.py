@@ -104,7 +104,7 @@ class LeaseLost(DlpipeError):
 
 
 class WorkerEnding(LeaseLost):
-    """The lease is ours, and this process is told to end: stop, and hand the work back. What is done may be recorded."""
+    """The lease is ours, and this process is told to end: stop, and hand it back. What is done may be recorded."""
 
     code = "worker_ending"
 
