@@ -124,7 +124,8 @@ class CeleryPublisher:
 
         By the names of `-Q` and of the alerts, whatever the broker calls them.
         """
-        known = {str(queue.name): str(queue.alias or queue.name) for queue in self._app.amqp.queues.values()}
+        queues: Mapping[str, Any] = self._app.amqp.queues
+        known = {str(name): str(queue.alias or name) for name, queue in queues.items()}
         found = self._depths({*self._queues(), *known})
         if found is None:
             raise BrokerUnavailable("the broker did not answer")

@@ -74,8 +74,11 @@ class RabbitMQ:
 
     def restart(self) -> None:
         """Kill it, and start it with what it had on disk."""
-        self._end(signal.SIGKILL)
+        self.kill()
         self.start()
+
+    def kill(self) -> None:
+        self._end(signal.SIGKILL)
 
     def ctl(self, *words: str) -> str:
         done = subprocess.run(

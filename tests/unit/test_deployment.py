@@ -87,6 +87,18 @@ def test_our_services_write_nowhere_but_in_their_volumes() -> None:
     assert all(SERVICES[name]["read_only"] is True for name in OURS)
 
 
+def test_archives_of_purged_jobs_outlive_the_container_that_wrote_them() -> None:
+    """What was purged is nowhere else; commands are run in the worker for `plan`."""
+    service = SERVICES["worker-plan"]
+    home = service["environment"]["DLPIPE_HOME"]
+    assert home in [mount.split(":")[1] for mount in service["volumes"]]
+    assert home not in [mount.split(":")[0] for mount in service["tmpfs"]]
+    container, pod = next((found, pod) for name, found, pod in containers() if name == "worker-plan")
+    mounts = {mount["mountPath"]: mount["name"] for mount in container["volumeMounts"]}
+    volume = next(one for one in pod["volumes"] if one["name"] == mounts[home])
+    assert "emptyDir" not in volume
+
+
 def test_each_queue_has_a_worker() -> None:
     assert {SERVICES[name]["environment"]["QUEUE"] for name in WORKERS} == {queue.value for queue in Queue}
     for name in WORKERS:
