@@ -74,11 +74,11 @@ class RabbitMQ:
 
     def restart(self) -> None:
         """Kill it, and start it with what it had on disk."""
-        self.kill()
+        self._end(signal.SIGKILL)
         self.start()
 
-    def kill(self) -> None:
-        self._end(signal.SIGKILL)
+    def stop(self) -> None:
+        self._end(signal.SIGTERM)
 
     def ctl(self, *words: str) -> str:
         done = subprocess.run(

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from celery import Celery, chain
 
-from dlpipe import defaults
+from dlpipe import celery, defaults
 from dlpipe.celery import CeleryPublisher
 from dlpipe.core import flow
-from dlpipe.core.errors import BrokerUnavailable, DlpipeError
+from dlpipe.core.errors import BrokerUnavailable
 from dlpipe.core.ports import Hint
 from dlpipe.settings import Settings
 from tests.rabbitmq import RabbitMQ
@@ -23,6 +23,7 @@ from tests.servers import Valkey, wait_until
 pytestmark = pytest.mark.integration
 
 JOBS = 50
+HINTS = [Hint(str(n), 1, flow.STAGES) for n in range(10)]
 
 
 @pytest.fixture
@@ -117,7 +118,7 @@ def test_queues_of_rabbitmq_are_counted_by_the_names_that_alerts_and_workers_use
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("fault", ["killed", "cut off"])
+@pytest.mark.parametrize("fault", ["stopped", "cut off"])
 def test_a_rabbitmq_that_goes_between_two_messages_is_told_as_unavailable_and_used_again(
     fault: str, rabbit: RabbitMQ, by_rabbit: Celery
 ) -> None:
@@ -125,22 +126,31 @@ def test_a_rabbitmq_that_goes_between_two_messages_is_told_as_unavailable_and_us
         def _send_first(self, hint: Hint, producer: Any) -> None:
             super()._send_first(hint, producer)
             if hint.job_id == "5":
-                if fault == "killed":
-                    rabbit.kill()
+                if fault == "stopped":
+                    rabbit.stop()
                 else:
                     rabbit.ctl("close_all_connections", "a test")
 
-    hints = [Hint(str(n), 1, flow.STAGES) for n in range(10)]
     with pytest.raises(BrokerUnavailable):
-        Cut(by_rabbit).publish(hints)
-    if fault == "killed":
+        Cut(by_rabbit).publish(HINTS)
+    if fault == "stopped":
         rabbit.start()
+    CeleryPublisher(by_rabbit).publish(HINTS)
 
-    def sent() -> bool:
-        try:
-            CeleryPublisher(by_rabbit).publish(hints)
-        except DlpipeError:
-            return False
-        return True
 
-    wait_until(sent, "the messages to be taken")
+@pytest.mark.slow
+def test_a_rabbitmq_that_has_no_room_keeps_nobody_waiting(
+    rabbit: RabbitMQ, by_rabbit: Celery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(celery, "CONFIRM_S", 1.0)
+    CeleryPublisher(by_rabbit).publish(HINTS)
+    rabbit.ctl("set_vm_memory_high_watermark", "0.00001")
+    try:
+        wait_until(lambda: "memory" in rabbit.ctl("eval", "rabbit_alarm:get_alarms()."), "the alarm")
+        with pytest.raises(BrokerUnavailable):
+            CeleryPublisher(by_rabbit).publish(HINTS)
+        with pytest.raises(BrokerUnavailable):
+            CeleryPublisher(by_rabbit).send("dlpipe.enqueue_download", ["a"])
+    finally:
+        rabbit.ctl("set_vm_memory_high_watermark", "0.9")
+    CeleryPublisher(by_rabbit).publish(HINTS)
