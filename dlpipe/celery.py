@@ -24,6 +24,8 @@ from dlpipe.core.ports import Hint, Queued
 OVERLAY_ENV = "CELERY_CONFIG_MODULE"
 OVERLAY = "celeryconfig"
 _REFUSALS = (OperationalError, BatchPublishError, OSError, MessageNacked, AccessRefused)
+CONFIRM_S = 10.0
+"""RabbitMQ confirms each message, and in an alarm says nothing until it is over: nobody who plans waits for that."""
 
 
 def _overlay() -> dict[str, Any]:
@@ -76,29 +78,38 @@ class CeleryPublisher:
         self._app = celery
 
     def publish(self, hints: Sequence[Hint]) -> None:
-        try:
-            self._answers()
-            with self._app.producer_pool.acquire(block=True, timeout=10) as acquired:
-                producer: Any = acquired
-                with producer.batch():  # one push of what Redis is sent; other brokers get each at once
-                    for hint in hints:
-                        self._send_first(hint, producer)
-        except _REFUSALS as error:
-            raise _unavailable(error) from error
+        # One push of what Redis is sent; other brokers get each at once.
+        with self._producer() as producer, producer.batch():
+            for hint in hints:
+                self._send_first(hint, producer)
 
     def _send_first(self, hint: Hint, producer: Any) -> None:
         """As a chain sends its first step, only together with others; the last of `chain` is the next."""
         args = (hint.job_id, hint.run)
         steps = [self._app.signature(f"dlpipe.{row.name}", args=args, immutable=True) for row in hint.stages]
         if steps:
-            steps[0].apply_async(producer=producer, chain=steps[:0:-1], retry=False)
+            steps[0].apply_async(producer=producer, chain=steps[:0:-1], retry=False, confirm_timeout=CONFIRM_S)
 
     def send(self, task: str, job_ids: Sequence[str]) -> None:
         """One message per job; the queue is that of the task's route."""
+        with self._producer() as producer:
+            for job_id in job_ids:
+                one = self._app.signature(task, args=(job_id,), immutable=True)
+                one.apply_async(producer=producer, retry=False, confirm_timeout=CONFIRM_S)
+
+    @contextmanager
+    def _producer(self) -> Iterator[Any]:
+        """Somebody to send with; BrokerUnavailable, whatever fails meanwhile."""
         try:
             self._answers()
-            for job_id in job_ids:
-                self._app.signature(task, args=(job_id,), immutable=True).apply_async(retry=False)
+            with self._app.producer_pool.acquire(block=True, timeout=10) as acquired:
+                producer: Any = acquired
+                try:
+                    yield producer
+                except Exception:
+                    # Its connection has ended, or an answer that is late would count for the next message.
+                    producer.connection.collect()
+                    raise
         except _REFUSALS as error:
             raise _unavailable(error) from error
 
@@ -122,15 +133,20 @@ class CeleryPublisher:
         return None if found is None else [Queued(stages, found[queue]) for queue, stages in queues.items()]
 
     def depths(self) -> Mapping[str, int]:
-        """How many messages wait in each queue that stages, or this app's configuration, know of."""
+        """How many messages wait in each queue that stages, or this app's configuration, know of.
+
+        By the names of `-Q` and of the alerts, whatever the broker calls them.
+        """
         try:
             self._answers()
         except _REFUSALS as error:
             raise _unavailable(error) from error
-        found = self._depths({*self._queues(), *(str(name) for name in self._app.amqp.queues)})
+        queues: Mapping[str, Any] = self._app.amqp.queues
+        known = {str(name): str(queue.alias or name) for name, queue in queues.items()}
+        found = self._depths({*self._queues(), *known})
         if found is None:
             raise BrokerUnavailable("the broker did not answer")
-        return found
+        return {known.get(queue, queue): count for queue, count in found.items()}
 
     def _depths(self, queues: Collection[str]) -> dict[str, int] | None:
         gone: tuple[type[BaseException], ...] = (OperationalError, OSError)

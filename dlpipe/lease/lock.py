@@ -95,7 +95,7 @@ class RedisLeases:
             self.heartbeat.add(lease)
             self.stops.add(lease)
             if self._ending:
-                lease.lose("the process is ending")  # it began after `give_up` had gone through those that are held
+                lease.give_up()  # it began after `give_up` had gone through those that are held
             yield lease
         finally:
             if os.getpid() == pid:  # a forked child that leaves this block must not free its parent's lease
@@ -143,7 +143,7 @@ class RedisLeases:
     def give_up(self) -> None:
         """The same, and who works under a lease of this process learns so at the next check."""
         self._ending = True
-        self.heartbeat.lose_all("the process is ending")
+        self.heartbeat.give_up_all()
 
     def close(self) -> None:
         """End the threads, at the end of the process."""

@@ -143,7 +143,7 @@ class Hub:
         return Reply(response, address)
 
     def hang_up(self) -> None:
-        """The process is to end: who waits for a server gets LeaseLost now, and so does who asks one later."""
+        """The process is to end: who waits for a server gets WorkerEnding now, and so does who asks one later."""
         self._wires.cut()
 
     def close(self) -> None:

@@ -13,7 +13,7 @@ from contextlib import suppress
 
 import httpcore
 
-from dlpipe.core.errors import LeaseLost
+from dlpipe.core.errors import WorkerEnding
 
 
 class Wires:
@@ -37,9 +37,9 @@ class Wires:
             _cut(stream)
 
     def check(self) -> None:
-        """LeaseLost when they are cut: the work under way is given back, and nothing is held against the server."""
+        """WorkerEnding when they are cut: the work under way is given back, and nothing is held against the server."""
         if self._cut.is_set():
-            raise LeaseLost("this process is ending and waits for no server")
+            raise WorkerEnding("this process is ending and waits for no server")
 
     def pause(self, seconds: float) -> None:
         """Sleep, unless they are cut."""

@@ -27,12 +27,12 @@ from dlpipe.core.downloads import (
 from dlpipe.core.errors import (
     DlpipeError,
     InvalidInput,
-    LeaseLost,
     LeaseUnavailable,
     Permanent,
     StageFailure,
     TorrentOutage,
     TorrentRefused,
+    WorkerEnding,
 )
 from dlpipe.core.model import Scope
 from dlpipe.core.ports import TorrentClient
@@ -176,7 +176,7 @@ def enqueue(deps: TorrentDeps, job_id: str) -> str:
         if found.attempts + 1 >= deps.policy.retry.max_attempts:
             return fail(deps, found, ENQUEUE_FAILED, error)
         return try_later(deps, found, error)
-    except LeaseLost:
+    except WorkerEnding:
         return "dropped: this process is ending"  # it stays due
     crash_point("torrents.added")
     with deps.base.database.write() as unit:

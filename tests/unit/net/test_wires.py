@@ -13,7 +13,7 @@ from contextlib import ExitStack, closing, contextmanager
 import httpcore
 import pytest
 
-from dlpipe.core.errors import LeaseLost
+from dlpipe.core.errors import WorkerEnding
 from dlpipe.net.client import Hub
 from dlpipe.net.policy import NetPolicy
 from dlpipe.net.urls import address
@@ -59,7 +59,7 @@ def test_who_waits_for_a_silent_server_is_woken(way: str, listener: socket.socke
         time.sleep(0.05)
         assert not waiting.done()
         wires.cut()
-        with pytest.raises(LeaseLost):
+        with pytest.raises(WorkerEnding):
             waiting.result(10)
     wires.cut()  # of one that is closed there is nothing to cut
 
@@ -71,14 +71,14 @@ def test_what_has_arrived_can_still_be_read(listener: socket.socket, wires: Wire
         peer.sendall(b"bytes")
         wires.cut()
         assert stream.read(65_536, 5) == b"bytes"
-        with pytest.raises(LeaseLost):
+        with pytest.raises(WorkerEnding):
             stream.read(65_536, 5)
 
 
 def test_nobody_is_asked_any_more(listener: socket.socket, wires: Wires) -> None:
     wires.cut()
     host, port = listener.getsockname()
-    with pytest.raises(LeaseLost):
+    with pytest.raises(WorkerEnding):
         WatchedBackend(httpcore.SyncBackend(), NetPolicy(), wires=wires).connect_tcp(host, port, 5)
     listener.settimeout(0.05)
     with pytest.raises(TimeoutError):
@@ -89,19 +89,19 @@ def test_who_sleeps_between_two_tries_is_woken(wires: Wires) -> None:
     with ThreadPoolExecutor(1) as pool:
         sleeping = pool.submit(wires.pause, PATIENCE_S)
         wires.cut()
-        with pytest.raises(LeaseLost):
+        with pytest.raises(WorkerEnding):
             sleeping.result(10)
 
 
 def test_a_server_is_not_blamed_and_not_asked_again(listener: socket.socket) -> None:
-    """No retry, no failure that a circuit would count: only LeaseLost comes out of the hub."""
+    """No retry, no failure that a circuit would count: only WorkerEnding comes out of the hub."""
     hub = Hub(NetPolicy(allow_private=True, retries=3, breaker_failures=1))
     host, port = listener.getsockname()
     with ThreadPoolExecutor(1) as pool:
         asked = pool.submit(hub.send, "GET", address(f"http://{host}:{port}/"))
         peer, _ = listener.accept()
         hub.hang_up()
-        with peer, pytest.raises(LeaseLost):
+        with peer, pytest.raises(WorkerEnding):
             asked.result(10)
     listener.settimeout(0.05)
     with pytest.raises(TimeoutError):
@@ -112,7 +112,7 @@ def test_a_server_is_not_blamed_and_not_asked_again(listener: socket.socket) -> 
 def test_a_child_that_is_forked_afterwards_asks_as_ever() -> None:
     hub = Hub(NetPolicy(allow_private=True))
     hub.hang_up()
-    with pytest.raises(LeaseLost):
+    with pytest.raises(WorkerEnding):
         hub._wires.check()
     child = os.fork()
     if child == 0:
@@ -129,7 +129,7 @@ def test_many_wait_and_all_are_woken(listener: socket.socket, wires: Wires) -> N
     woken = threading.Semaphore(0)
 
     def wait(stream: WatchedStream) -> None:
-        with pytest.raises(LeaseLost):
+        with pytest.raises(WorkerEnding):
             stream.read(65_536, PATIENCE_S)
         woken.release()
 
