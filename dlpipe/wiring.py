@@ -29,6 +29,7 @@ from dlpipe.core.figures import Totals, Waiting
 from dlpipe.core.flow import Queue
 from dlpipe.core.layout import Equal
 from dlpipe.core.model import Scope
+from dlpipe.core.nodes import NodePolicy
 from dlpipe.core.ports import BlobStore, Publisher, TorrentClient
 from dlpipe.core.quota import QuotaPolicy
 from dlpipe.core.resume import ResumePolicy
@@ -124,7 +125,12 @@ def _build(chosen: Settings, publisher: Publisher) -> Deps:
         database=ledger,
         leases=_leases(),
         store=blob_store(chosen),
-        staging=LocalStaging(chosen.store_root, chosen.stream.preallocate_bytes),
+        staging=LocalStaging(
+            chosen.store_root,
+            chosen.stream.preallocate_bytes,
+            node=chosen.own_node,
+            own_disk=chosen.store.url is not None,
+        ),
         source=HttpSource(_hub(chosen, net)),
         publisher=publisher,
         progress=RedisProgress(line),
@@ -218,6 +224,7 @@ def policy(chosen: Settings) -> Policy:
             part_age_s=chosen.heal.part_age_s,
             max_missing=chosen.heal.max_missing,
         ),
+        nodes=NodePolicy(chosen.own_node, chosen.nodes.beat_s, chosen.nodes.gone_after_s) if chosen.own_node else None,
     )
 
 
