@@ -48,8 +48,9 @@ class SqlNodes:
                     "folder_id": folder_id,
                 },
             )
+            .returning(_N.name)
         )
-        if changed.rowcount == 0:
+        if changed.first() is None:
             return None
         return next(node for node in self.list_() if node.name == here.name)
 

@@ -114,6 +114,11 @@ def look(deps: Deps, name: str) -> Drained:
     return Drained(name, found[name], running, len(held), elsewhere=elsewhere)
 
 
+def all_of_them(deps: Deps) -> list[Drained]:
+    _policy(deps)
+    return [look(deps, name) for name in standing(deps)]
+
+
 def hand_back(deps: Deps, name: str) -> Drained:
     """What waits on the node is due elsewhere; who works there is asked to stop, and then hands back by itself."""
     with deps.database.write() as unit:
