@@ -25,14 +25,15 @@ Beat = Callable[[Sequence[Queue]], bool]
 def take_own(app: Celery, node: str) -> None:
     """Who takes from a queue for all nodes also takes from this node's of the same kind, whatever `-Q` says."""
     queues = app.amqp.queues
-    taken = set(queues.consume_from)
+    taken = _taken(queues)
+    own = {queues[node_queue(kind, node)].name for kind in NODE_QUEUES if queues[kind.value].name in taken}
     # Written out: else it would take from every queue that it comes to know of, those of other nodes among them.
-    chosen = [name for name in taken if not name.startswith("node.")]
-    for kind in NODE_QUEUES:
-        own = queues[node_queue(kind, node)].name
-        if queues[kind.value].name in taken or own in taken:
-            chosen.append(own)
-    queues.select(chosen)
+    queues.select(sorted(taken | own))
+
+
+def _taken(queues: Any) -> set[str]:
+    """By their names at the broker; `-Q` may have called them by others."""
+    return {queue.name for queue in queues.consume_from.values()}
 
 
 def install(app: Celery, node: str, every_s: float, beat: Beat) -> None:
@@ -67,7 +68,7 @@ class _Present(threading.Thread):
         super().__init__(name="dlpipe-presence", daemon=True)
         self._consumer, self._every_s, self._beat = consumer, every_s, beat
         queues = consumer.app.amqp.queues
-        taken = set(queues.consume_from)
+        taken = _taken(queues)
         self._kinds = [kind for kind in NODE_QUEUES if queues[node_queue(kind, node)].name in taken]
         self._shared = queues[Queue.NET.value]
         self._takes_new = self._shared.name in taken
@@ -93,7 +94,7 @@ class _Present(threading.Thread):
             return
         if drains is not self._drains and not self._over.is_set():
             self._drains = drains
-            if self._takes_new or not drains:
+            if self._takes_new:
                 self._consumer.call_soon(self._leave if drains else self._take)
 
     def _leave(self) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from dlpipe.core.crash import crash_point
 from dlpipe.core.errors import InvalidInput, LeaseUnavailable, Misconfigured
 from dlpipe.core.flow import Queue
 from dlpipe.core.nodes import NodePolicy, Stand, keeps, stands
@@ -45,7 +44,6 @@ def gone(this: Round) -> None:
         if stand is Stand.GONE:
             with this.unit() as unit:
                 count = unit.nodes.hand_on(name)
-                crash_point("reconcile.handing_on")
             if count:
                 this.count("jobs_handed_on", count)
                 this.found("nodes_gone", name, f"{count} jobs begin afresh elsewhere")
