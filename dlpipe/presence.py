@@ -38,6 +38,7 @@ def _taken(queues: Any) -> set[str]:
 
 def install(app: Celery, node: str, every_s: float, beat: Beat) -> None:
     """Let the workers of this process be present, from the moment they take messages until they stop."""
+    takes_new = app.amqp.queues[Queue.NET.value].name in _taken(app.amqp.queues)
 
     class Presence(bootsteps.StartStopStep):
         requires = ("celery.worker.consumer.tasks:Tasks",)
@@ -46,7 +47,7 @@ def install(app: Celery, node: str, every_s: float, beat: Beat) -> None:
             self._present: _Present | None = None
 
         def start(self, parent: Any) -> None:
-            self._present = _Present(parent, node, every_s, beat)
+            self._present = _Present(parent, node, every_s, beat, takes_new=takes_new)
             self._present.start()
 
         def stop(self, parent: Any) -> None:
@@ -64,15 +65,16 @@ def install(app: Celery, node: str, every_s: float, beat: Beat) -> None:
 
 
 class _Present(threading.Thread):
-    def __init__(self, consumer: Any, node: str, every_s: float, beat: Beat) -> None:
+    def __init__(self, consumer: Any, node: str, every_s: float, beat: Beat, *, takes_new: bool) -> None:
         super().__init__(name="dlpipe-presence", daemon=True)
         self._consumer, self._every_s, self._beat = consumer, every_s, beat
         queues = consumer.app.amqp.queues
         taken = _taken(queues)
         self._kinds = [kind for kind in NODE_QUEUES if queues[node_queue(kind, node)].name in taken]
         self._shared = queues[Queue.NET.value]
-        self._takes_new = self._shared.name in taken
-        self._drains = False
+        self._takes_new = takes_new
+        # It may have been left before the connection to the broker was lost, and made anew.
+        self._left = takes_new and self._shared.name not in taken
         self._over = threading.Event()
 
     def run(self) -> None:
@@ -92,10 +94,9 @@ class _Present(threading.Thread):
         except Exception:
             log.exception("no sign of life was given")
             return
-        if drains is not self._drains and not self._over.is_set():
-            self._drains = drains
-            if self._takes_new:
-                self._consumer.call_soon(self._leave if drains else self._take)
+        if self._takes_new and drains is not self._left and not self._over.is_set():
+            self._left = drains
+            self._consumer.call_soon(self._leave if drains else self._take)
 
     def _leave(self) -> None:
         """New jobs come from the queue for all nodes; the node's own brings what is here already."""

@@ -149,6 +149,21 @@ def test_a_drained_node_leaves_the_queue_for_new_jobs_and_comes_back_to_it() -> 
     step.stop(consumer)
 
 
+def test_what_was_undone_while_the_broker_was_away_is_seen_when_it_is_back() -> None:
+    app, node = worker("net", "disk"), Node()
+    consumer = Consumer(app)
+    step = steps(app, node)(consumer)
+    step.start(consumer)
+    node.drains = True
+    wait_until(lambda: consumer.canceled, "the queue to be left")
+    step.stop(consumer)
+    node.drains = False
+    step.start(consumer)
+    wait_until(lambda: consumer.added, "the queue to be taken from again")
+    step.stop(consumer)
+    assert (consumer.added, taken(app)) == (["net"], {"net", "disk", *OWN})
+
+
 def test_who_never_took_new_jobs_does_not_begin_to() -> None:
     app, node = worker("disk"), Node()
     node.drains = True
