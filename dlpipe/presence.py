@@ -22,13 +22,18 @@ Beat = Callable[[Sequence[Queue]], bool]
 """Gives a sign of life for these queues; answers whether the node is to take no new jobs."""
 
 
-def take_own(app: Celery, node: str) -> None:
-    """Who takes from a queue for all nodes also takes from this node's of the same kind, whatever `-Q` says."""
+def take_own(app: Celery, node: str) -> bool:
+    """Who takes from a queue for all nodes also takes from this node's of the same kind, whatever `-Q` says.
+
+    Answers whether it takes from any of this node's.
+    """
     queues = app.amqp.queues
     taken = _taken(queues)
-    own = {queues[node_queue(kind, node)].name for kind in NODE_QUEUES if queues[kind.value].name in taken}
+    theirs = [(queues[kind.value].name, queues[node_queue(kind, node)].name) for kind in NODE_QUEUES]
+    own = {mine for shared, mine in theirs if shared in taken or mine in taken}
     # Written out: else it would take from every queue that it comes to know of, those of other nodes among them.
     queues.select(sorted(taken | own))
+    return bool(own)
 
 
 def _taken(queues: Any) -> set[str]:

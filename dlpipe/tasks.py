@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from celery import Task, signals
 from celery.result import EagerResult
@@ -192,19 +192,24 @@ def sync_torrents() -> str:
 def _before_work(**_: Any) -> None:
     try:
         wiring.prepare()
-        if wiring.settings().own_node:
-            nodes.beat(deps(), ())  # no sign of life yet, but whose name it is
     except DlpipeError as error:
-        # Celery would swallow it, and a worker that can do nothing would take messages all the same.
-        sys.stderr.write(f"error: {error}\n  {error.hint}\n")
-        raise SystemExit(2) from error
+        _refuse(error)
+
+
+def _refuse(error: DlpipeError) -> NoReturn:
+    # Celery would swallow it, and a worker that can do nothing would take messages all the same.
+    sys.stderr.write(f"error: {error}\n  {error.hint}\n")
+    raise SystemExit(2) from error
 
 
 @signals.worker_init.connect(weak=False)
 def _at_its_node(**_: Any) -> None:
     own = wiring.settings().own_node
-    if own:
-        presence.take_own(app, own)
+    if own and presence.take_own(app, own):
+        try:
+            nodes.beat(deps(), ())  # no sign of life yet, but whose name it is
+        except DlpipeError as error:
+            _refuse(error)
         presence.install(app, own, wiring.settings().nodes.beat_s, lambda kinds: nodes.beat(deps(), kinds))
 
 
