@@ -22,6 +22,8 @@ from dlpipe.core.ports import Hint, Queued
 
 OVERLAY_ENV = "CELERY_CONFIG_MODULE"
 OVERLAY = "celeryconfig"
+CONFIRM_S = 10.0
+"""RabbitMQ confirms each message, and in an alarm says nothing until it is over: nobody who plans waits for that."""
 
 
 def _overlay() -> dict[str, Any]:
@@ -74,15 +76,10 @@ class CeleryPublisher:
         self._app = celery
 
     def publish(self, hints: Sequence[Hint]) -> None:
-        try:
-            self._answers()
-            with self._app.producer_pool.acquire(block=True, timeout=10) as acquired:
-                producer: Any = acquired
-                with producer.batch():  # one push of what Redis is sent; other brokers get each at once
-                    for hint in hints:
-                        self._send_first(hint, producer)
-        except (OperationalError, BatchPublishError, OSError, MessageNacked) as error:
-            raise BrokerUnavailable(f"the broker did not answer ({type(error).__name__})") from error
+        # One push of what Redis is sent; other brokers get each at once.
+        with self._producer() as producer, producer.batch():
+            for hint in hints:
+                self._send_first(hint, producer)
 
     def _send_first(self, hint: Hint, producer: Any) -> None:
         """As a chain sends its first step, only together with others; the last of `chain` is the next."""
@@ -92,7 +89,7 @@ class CeleryPublisher:
             for row in hint.stages
         ]
         if steps:
-            steps[0].apply_async(producer=producer, chain=steps[:0:-1], retry=False)
+            steps[0].apply_async(producer=producer, chain=steps[:0:-1], retry=False, confirm_timeout=CONFIRM_S)
 
     def steer(self, steps: Sequence[dict[str, Any]], node: str | None) -> None:
         """Let those of a chain's further steps that work on the part go to the node where it is."""
@@ -120,15 +117,28 @@ class CeleryPublisher:
     def ask_nodes(self, task: str, nodes: Sequence[str]) -> None:
         """One message for each of these nodes, which nobody else gets."""
         queues = [self.node_queue(flow.Queue.DISK, node) for node in nodes]
-        self._send([self._app.signature(task, immutable=True, queue=queue) for queue in queues])
+        if queues:
+            self._send([self._app.signature(task, immutable=True, queue=queue) for queue in queues])
 
     def _send(self, tasks: Sequence[Any]) -> None:
-        try:
-            if tasks:
-                self._answers()
+        with self._producer() as producer:
             for one in tasks:
-                one.apply_async(retry=False)
-        except (OperationalError, OSError, MessageNacked) as error:
+                one.apply_async(producer=producer, retry=False, confirm_timeout=CONFIRM_S)
+
+    @contextmanager
+    def _producer(self) -> Iterator[Any]:
+        """Somebody to send with; BrokerUnavailable, whatever fails meanwhile."""
+        try:
+            self._answers()
+            with self._app.producer_pool.acquire(block=True, timeout=10) as acquired:
+                producer: Any = acquired
+                try:
+                    yield producer
+                except Exception:
+                    # Its connection has ended, or an answer that is late would count for the next message.
+                    producer.connection.collect()
+                    raise
+        except (OperationalError, BatchPublishError, OSError, MessageNacked) as error:
             raise BrokerUnavailable(f"the broker did not answer ({type(error).__name__})") from error
 
     def _answers(self) -> None:
@@ -157,11 +167,16 @@ class CeleryPublisher:
         return [Queued(stages, found[queue], node) for queue, (stages, node) in queues.items()]
 
     def depths(self) -> Mapping[str, int]:
-        """How many messages wait in each queue that stages, or this app's configuration, know of."""
-        found = self._depths({*self._queues(), *(str(name) for name in self._app.amqp.queues)})
+        """How many messages wait in each queue that stages, or this app's configuration, know of.
+
+        By the names of `-Q` and of the alerts, whatever the broker calls them.
+        """
+        queues: Mapping[str, Any] = self._app.amqp.queues
+        known = {str(name): str(queue.alias or name) for name, queue in queues.items()}
+        found = self._depths({*self._queues(), *known})
         if found is None:
             raise BrokerUnavailable("the broker did not answer")
-        return found
+        return {known.get(queue, queue): count for queue, count in found.items()}
 
     def _depths(self, queues: Collection[str]) -> dict[str, int] | None:
         gone: tuple[type[BaseException], ...] = (OperationalError, OSError)
