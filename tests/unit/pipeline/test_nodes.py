@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
+from obstore.store import MemoryStore
 
 from dlpipe.core.errors import InvalidInput, Misconfigured, Retryable
 from dlpipe.core.flow import Queue
@@ -15,8 +18,10 @@ from dlpipe.pipeline import dispatch, nodes, runner
 from dlpipe.pipeline.deps import Deps
 from dlpipe.pipeline.reconcile import reconcile, sweep
 from dlpipe.store import LocalStaging
+from dlpipe.store.bucket import Bucket
 from tests.fakes.source import Says
-from tests.world import DEFAULT, World, some_bytes
+from tests.objectserver import objects
+from tests.world import DEFAULT, World, sha256, some_bytes, staged
 
 BODY = some_bytes(300_000)
 URL = "http://files.example/a.bin"
@@ -212,6 +217,42 @@ def test_a_dry_run_hands_nothing_on(machines: Machines) -> None:
     before = machines.world.everything()
     assert reconcile(machines.all["b"], dry_run=True).jobs_handed_on == 1
     assert machines.world.everything() == before
+
+
+def test_with_a_bucket_each_node_has_a_disk_of_its_own(machines: Machines, tmp_path: Path) -> None:
+    """Of the one that is gone, nothing is left but a job's row."""
+    store = objects(Bucket(MemoryStore()))
+    for name, deps in machines.all.items():
+        staging = LocalStaging(tmp_path / name, node=name, own_disk=True)
+        machines.all[name] = replace(deps, store=store, staging=staging, known_stores={})
+    machines.world.sql("UPDATE nodes SET folder_id = NULL")
+    job_id = machines.world.plan(URL)
+    (hint,) = machines.send()
+    machines.carry_out(hint, upto="finalize")
+    assert staged(tmp_path / "a")
+    shutil.rmtree(tmp_path / "a")
+    machines.heard("a", 500.0)
+    assert reconcile(machines.all["b"]).jobs_handed_on == 1
+    machines.carry_out(machines.world.publisher.queue[-1], anywhere="b")
+    assert machines.world.state(job_id) is State.DEDUPED
+    (record,) = machines.world.artifacts(job_id)
+    assert store.is_right(record.storage_pointer, sha256(BODY), len(BODY))
+    assert [name for name in staged(tmp_path / "b") if name.endswith(".part")] == []
+
+
+def test_a_node_that_comes_back_without_its_disk_begins_anew(machines: Machines, tmp_path: Path) -> None:
+    """Its queue still holds the messages; what they build on is not there."""
+    job_id = machines.world.plan(URL)
+    (hint,) = machines.send()
+    machines.carry_out(hint, upto="finalize")
+    shutil.rmtree(machines.world.root / ".staging" / "@a")
+    outcome = runner.run(machines.all["a"], "finalize", job_id, 1)
+    assert isinstance(outcome, runner.Failed)
+    machines.world.make_due(job_id)
+    (again,) = machines.send()
+    machines.carry_out(again)
+    assert machines.world.state(job_id) is State.DEDUPED
+    assert list(machines.world.blobs().values()) == [BODY]
 
 
 # ── staging ───────────────────────────────────────────────────────────────────────────────────────
