@@ -183,16 +183,16 @@ class SqlJobs:
         if here is not None and stage.staged and row.run == run and state in states.claimable(stage.name):
             if row.node is not None and row.node != here.name:
                 return Refused("other_node")
-            if row.node is None and self._pass_on(job_id, run):
+            if row.node is None and self._pass_on(job_id, run, here.beat_s):
                 return Refused("node_takes_none")
         return Refused("out_of_order")
 
-    def _pass_on(self, job_id: str, run: int) -> bool:
-        """Due again, for a node that takes jobs: the message has come to its end here."""
+    def _pass_on(self, job_id: str, run: int, after_s: float) -> bool:
+        """Due again, for a node that takes jobs; in a while, as there may be none, and each run asks the server."""
         passed = sa.update(artifact_jobs).where(
             _T.job_id == job_id, _T.run == run, _T.node.is_(None), _T.due_at.is_(None), _T.lease_owner.is_(None)
         )
-        return self._connection.execute(passed.values(fence=_T.fence + 1, **IDLE, due_at=now())).rowcount > 0
+        return self._connection.execute(passed.values(fence=_T.fence + 1, **IDLE, due_at=after(after_s))).rowcount > 0
 
     def advance(self, job: ArtifactJob, stage: StageRow, target: State) -> None:
         for statement in _advanced(stage.name, target, self._connection.dialect.name):

@@ -312,6 +312,7 @@ def test_a_drained_node_takes_nothing_new_and_finishes_what_it_has(machines: Mac
     assert not any(hint.job_id == mine.job_id for hint in machines.send())
     (new,) = world.publisher.queue
     assert machines.carry_out(new, anywhere="a")[-1] == runner.Dropped("node_takes_none")
+    world.make_due(other)
     (new,) = machines.send()
     machines.carry_out(new, anywhere="b")
     assert world.state(other) is State.DEDUPED
