@@ -207,10 +207,10 @@ def _at_its_node(**_: Any) -> None:
     own = wiring.settings().own_node
     if own and presence.take_own(app, own):
         try:
-            nodes.beat(deps(), ())  # no sign of life yet, but whose name it is
+            wiring.sign_of_life(())  # no sign of life yet, but whose name it is
         except DlpipeError as error:
             _refuse(error)
-        presence.install(app, own, wiring.settings().nodes.beat_s, lambda kinds: nodes.beat(deps(), kinds))
+        presence.install(app, own, wiring.settings().nodes.beat_s, wiring.sign_of_life)
 
 
 @signals.worker_init.connect(weak=False)

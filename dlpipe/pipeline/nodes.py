@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from dlpipe.core.errors import InvalidInput, LeaseUnavailable, Misconfigured
 from dlpipe.core.flow import Queue
 from dlpipe.core.nodes import NodePolicy, Stand, keeps, stands
-from dlpipe.core.ports import Hint, Unit
+from dlpipe.core.ports import Database, Hint, Staging, Unit
 from dlpipe.pipeline.deps import Deps
 from dlpipe.pipeline.round import Round
 
@@ -58,11 +58,10 @@ def sweepers(deps: Deps) -> list[str]:
 # ── signs of life ─────────────────────────────────────────────────────────────────────────────────
 
 
-def beat(deps: Deps, kinds: Sequence[Queue]) -> bool:
+def beat(database: Database, staging: Staging, policy: NodePolicy, kinds: Sequence[Queue]) -> bool:
     """Say that this node takes from its queues of these kinds; answer whether it is to take no new jobs."""
-    policy = _policy(deps)
-    folder_id = deps.staging.identity()
-    with deps.database.write() as unit:
+    folder_id = staging.identity()
+    with database.write() as unit:
         node = unit.nodes.beat(policy, kinds, folder_id)
     if node is None:
         raise Misconfigured(

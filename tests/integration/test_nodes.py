@@ -73,7 +73,7 @@ class Nodes:
         self.root = fleet.home / "store"
         self.workers: dict[str, Process] = {}
 
-    def start(self, machine: Machine) -> Process:
+    def start(self, machine: Machine, pool: str = "threads") -> Process:
         home = self.fleet.home / machine.name
         home.mkdir(exist_ok=True)
         redis_url = f"redis://{machine.reach(self.sockets['redis'])}/0"
@@ -87,7 +87,7 @@ class Nodes:
                 f"postgresql+psycopg://postgres@{machine.reach(self.sockets['postgres'])}/{self.database}"
             ),
         }
-        self.workers[machine.name] = self.fleet.worker(machine.name, within=machine.within, **env)
+        self.workers[machine.name] = self.fleet.worker(machine.name, pool=pool, within=machine.within, **env)
         return self.workers[machine.name]
 
     def on(self, name: str) -> tuple[int, list[str]]:
@@ -219,7 +219,7 @@ def test_nodes_are_drained_and_taken_back(
                 fleet.plan(list(made))
 
             for machine in lan.machines:
-                nodes.start(machine)
+                nodes.start(machine, pool="prefork" if machine.name == "a" else "threads")
             fleet.beat()
             plan("first", 24)
             fleet.until(lambda: nodes.on("a")[1] and nodes.on("b")[1], "both to be at work")

@@ -29,6 +29,11 @@ BOTH = (Queue.NET, Queue.DISK)
 OLD_S = 9_999.0
 
 
+def beat(deps: Deps) -> bool:
+    assert deps.policy.nodes is not None
+    return nodes.beat(deps.database, deps.staging, deps.policy.nodes, BOTH)
+
+
 class Machines:
     """Nodes `a` and `b` around one ledger, one store, one broker."""
 
@@ -37,7 +42,7 @@ class Machines:
         self.clock = {"now": 0.0}
         self.all = {name: self._deps(name) for name in ("a", "b")}
         for deps in self.all.values():
-            nodes.beat(deps, BOTH)
+            beat(deps)
         self.heard("a", 0.0)
         self.heard("b", 0.0)
 
@@ -204,7 +209,7 @@ def test_when_nobody_is_heard_nobody_is_gone(machines: Machines) -> None:
     for name in ("a", "b"):
         machines.heard(name, 500.0)
     assert reconcile(machines.all["b"]).nodes_gone == 0
-    nodes.beat(machines.all["b"], BOTH)  # the first to be heard when the broker is back
+    beat(machines.all["b"])  # the first to be heard when the broker is back
     assert reconcile(machines.all["b"]).nodes_gone == 0
     assert machines.world.row(hint.job_id).node == before.node == "a"
 
@@ -367,5 +372,5 @@ def test_where_staging_is_shared_there_is_nothing_to_drain(world: World) -> None
 def test_two_machines_cannot_be_one_node(machines: Machines) -> None:
     twin = replace(machines.all["b"], staging=LocalStaging(machines.world.root / "elsewhere", node="b"))
     with pytest.raises(Misconfigured) as error:
-        nodes.beat(twin, BOTH)
+        beat(twin)
     assert error.value.code == "node_name_taken"
