@@ -22,6 +22,8 @@ from dlpipe.core.ports import Hint, Queued
 
 OVERLAY_ENV = "CELERY_CONFIG_MODULE"
 OVERLAY = "celeryconfig"
+CONFIRM_S = 15.0
+"""How long RabbitMQ may take to say that it has a message. One that is short of memory or disk says nothing at all."""
 
 
 def _overlay() -> dict[str, Any]:
@@ -89,14 +91,15 @@ class CeleryPublisher:
         args = (hint.job_id, hint.run)
         steps = [self._app.signature(f"dlpipe.{row.name}", args=args, immutable=True) for row in hint.stages]
         if steps:
-            steps[0].apply_async(producer=producer, chain=steps[:0:-1], retry=False)
+            steps[0].apply_async(producer=producer, chain=steps[:0:-1], retry=False, confirm_timeout=CONFIRM_S)
 
     def send(self, task: str, job_ids: Sequence[str]) -> None:
         """One message per job; the queue is that of the task's route."""
         try:
             self._answers()
             for job_id in job_ids:
-                self._app.signature(task, args=(job_id,), immutable=True).apply_async(retry=False)
+                message = self._app.signature(task, args=(job_id,), immutable=True)
+                message.apply_async(retry=False, confirm_timeout=CONFIRM_S)
         except (OperationalError, OSError, MessageNacked) as error:
             raise BrokerUnavailable(f"the broker did not answer ({type(error).__name__})") from error
 

@@ -10,6 +10,7 @@ import pytest
 
 from tests.fleet import QUICK, Fleet
 from tests.servers import Valkey
+from tests.shelf import Shelf
 from tests.webserver import WebServer
 
 
@@ -26,8 +27,9 @@ def web() -> Iterator[WebServer]:
 
 
 @pytest.fixture
-def fleet(broker: Valkey, tmp_path: Path) -> Iterator[Fleet]:
+def fleet(broker: Valkey, tmp_path: Path, engine_settings: dict[str, str], shelf: Shelf) -> Iterator[Fleet]:
+    """On the engines of the run; the Redis is where leases are, and by itself the broker."""
     with broker.client() as client:
         client.flushall()
-    with Fleet(tmp_path / "home", broker, **QUICK) as fleet:
+    with Fleet(tmp_path / "home", broker, shelf, **QUICK, **engine_settings) as fleet:
         yield fleet

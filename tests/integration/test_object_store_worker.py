@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import obstore
@@ -22,7 +22,11 @@ from tests.servers import Valkey
 from tests.webserver import WebServer
 from tests.world import sha256, staged
 
-pytestmark = [pytest.mark.integration, pytest.mark.slow]
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.slow,
+    pytest.mark.own_engines("it is about a bucket", "store"),
+]
 
 
 @pytest.fixture
@@ -31,11 +35,18 @@ def url(object_server: ObjectServer) -> str:
 
 
 @pytest.fixture
-def fleet(broker: Valkey, tmp_path: Path, object_server: ObjectServer, url: str) -> Iterator[Fleet]:
+def engines(ledger_settings: Mapping[str, str], broker_settings: Mapping[str, str]) -> dict[str, str]:
+    return {**ledger_settings, **broker_settings}
+
+
+@pytest.fixture
+def fleet(
+    broker: Valkey, tmp_path: Path, object_server: ObjectServer, url: str, engines: dict[str, str]
+) -> Iterator[Fleet]:
     with broker.client() as client:
         client.flushall()
     # Small enough for a file of some MiB to go up in parts.
-    more = {"DLPIPE_STORE_MULTIPART_BYTES": str(5 << 20), "DLPIPE_STORE_RETRIES": "0"}
+    more = {"DLPIPE_STORE_MULTIPART_BYTES": str(5 << 20), "DLPIPE_STORE_RETRIES": "0", **engines}
     with Fleet(tmp_path / "home", broker, **QUICK, **object_server.settings(url), **more) as fleet:
         yield fleet
 
@@ -135,12 +146,14 @@ def test_a_worker_killed_around_an_upload_is_followed_by_one_that_ends_it(
     assert_clean(fleet)
 
 
-def test_while_the_server_is_away_jobs_wait_and_then_go_on(broker: Valkey, web: WebServer, tmp_path: Path) -> None:
+def test_while_the_server_is_away_jobs_wait_and_then_go_on(
+    broker: Valkey, web: WebServer, tmp_path: Path, engines: dict[str, str]
+) -> None:
     with broker.client() as client:
         client.flushall()
     with tempfile.TemporaryDirectory(prefix="dls") as directory, ObjectServer(Path(directory)) as server:
         url = server.new_prefix()
-        more = {**server.settings(url), "DLPIPE_STORE_RETRIES": "0", "DLPIPE_STORE_TIMEOUT_S": "3"}
+        more = {**server.settings(url), "DLPIPE_STORE_RETRIES": "0", "DLPIPE_STORE_TIMEOUT_S": "3", **engines}
         with Fleet(tmp_path / "home", broker, **QUICK, **more) as fleet:
             server.stop()
             worker = fleet.worker("one")

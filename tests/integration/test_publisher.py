@@ -19,7 +19,11 @@ from dlpipe.core.ports import Hint
 from dlpipe.settings import Settings
 from tests.servers import Valkey
 
-pytestmark = pytest.mark.integration
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.own_engines("what lies in Redis is read", "broker"),
+    pytest.mark.no_engines("ledger", "store"),
+]
 
 JOBS = 50
 

@@ -16,10 +16,14 @@ from dlpipe.pipeline import wishes
 from tests.conftest import absent
 from tests.front import Front
 from tests.pipeline import NET, Pipeline, assert_holds
+from tests.shelf import Shelf
 from tests.webservers import KINDS, WebServer
 from tests.world import some_bytes
 
-pytestmark = pytest.mark.integration
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.no_engines("broker"),
+]
 
 NAME = "file.bin"
 OLD, NEW = some_bytes(300_000), some_bytes(310_000)
@@ -43,9 +47,9 @@ def front(server: WebServer) -> Iterator[Front]:
 
 
 @pytest.fixture
-def pipeline(sqlite_url: str, tmp_path: Path) -> Iterator[Pipeline]:
-    database = SqlDatabase(sqlite_url)
-    made = Pipeline(database, tmp_path / "store")
+def pipeline(ledger_url: str, shelf: Shelf, tmp_path: Path) -> Iterator[Pipeline]:
+    database = SqlDatabase(ledger_url)
+    made = Pipeline(database, tmp_path / "store", shelf=shelf)
     made.surroundings(caching=CachePolicy(tmp_path / "http.db"))  # which must not answer in the server's place
     yield made
     made.close()
@@ -62,6 +66,7 @@ def statuses(front: Front) -> list[tuple[str, int]]:
     return [(one.method, one.status) for one in front.passed]
 
 
+@pytest.mark.everywhere
 def test_a_file_that_changes_between_two_fetches_is_a_second_artifact(
     pipeline: Pipeline, server: WebServer, front: Front
 ) -> None:
@@ -79,9 +84,10 @@ def test_a_file_that_changes_between_two_fetches_is_a_second_artifact(
     assert first == old
     for artifact, body in ((first, OLD), (second, NEW)):
         assert Path(pipeline.deps.store.path(artifact.storage_pointer)).read_bytes() == body
-    assert_holds(pipeline.root, OLD, NEW)
+    assert_holds(pipeline, OLD, NEW)
 
 
+@pytest.mark.everywhere
 def test_a_file_that_stays_as_it_is_costs_one_request_and_makes_nothing(pipeline: Pipeline, front: Front) -> None:
     job = pipeline.fetch(f"{front.url}/{NAME}")
     before = pipeline.artifacts(job)
@@ -89,7 +95,7 @@ def test_a_file_that_stays_as_it_is_costs_one_request_and_makes_nothing(pipeline
     refresh(pipeline, job)
     assert statuses(front) == [("GET", 304)]
     assert (pipeline.state(job), pipeline.artifacts(job)) == (State.SKIPPED_DUPLICATE, before)
-    assert_holds(pipeline.root, OLD)
+    assert_holds(pipeline, OLD)
 
 
 @pytest.mark.parametrize("fault", list(Fault))
@@ -108,6 +114,7 @@ def test_a_file_that_is_lost_from_the_store_comes_back_under_its_name(
     assert path.read_bytes() == OLD
 
 
+@pytest.mark.everywhere
 @pytest.mark.parametrize("from_stage", ["stream", "index"])
 def test_a_replay_needs_no_server_and_no_way_to_one(pipeline: Pipeline, server: WebServer, from_stage: str) -> None:
     """The server is gone, the guard lets nobody out, and offline mode would refuse before it."""
