@@ -118,12 +118,12 @@ class Tally:
         if not file or hasattr(self._config, "workerinput"):
             return
         ends = Counter(outcome for outcome, _ in self._ended.values())
-        apart = Counter(_apart(said) for _, said in self._ended.values())
+        apart = Counter(apart(said) for _, said in self._ended.values())
         report = {"status": int(exitstatus), "ends": ends, "own": apart["own"], "none": apart["none"]}
         Path(file).write_text(json.dumps({**report, "engines": self.figures()}))
 
 
-def _apart(said: Mapping[str, str]) -> str | None:
+def apart(said: Mapping[str, str]) -> str | None:
     """Whether a test had nothing of the run's engines: "own" or "none"."""
     if all(what == _NONE for what in said.values()):
         return "none"
