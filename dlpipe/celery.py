@@ -76,15 +76,9 @@ class CeleryPublisher:
         self._app = celery
 
     def publish(self, hints: Sequence[Hint]) -> None:
-        try:
-            self._answers()
-            with self._app.producer_pool.acquire(block=True, timeout=10) as acquired:
-                producer: Any = acquired
-                with producer.batch():  # one push of what Redis is sent; other brokers get each at once
-                    for hint in hints:
-                        self._send_first(hint, producer)
-        except (OperationalError, BatchPublishError, OSError, MessageNacked) as error:
-            raise BrokerUnavailable(f"the broker did not answer ({type(error).__name__})") from error
+        with self._producer() as producer, producer.batch():  # one push of what Redis is sent; others get each at once
+            for hint in hints:
+                self._send_first(hint, producer)
 
     def _send_first(self, hint: Hint, producer: Any) -> None:
         """As a chain sends its first step, only together with others; the last of `chain` is the next."""
@@ -95,13 +89,28 @@ class CeleryPublisher:
 
     def send(self, task: str, job_ids: Sequence[str]) -> None:
         """One message per job; the queue is that of the task's route."""
-        try:
-            self._answers()
+        with self._producer() as producer:
             for job_id in job_ids:
                 message = self._app.signature(task, args=(job_id,), immutable=True)
-                message.apply_async(retry=False, confirm_timeout=CONFIRM_S)
-        except (OperationalError, OSError, MessageNacked) as error:
-            raise BrokerUnavailable(f"the broker did not answer ({type(error).__name__})") from error
+                message.apply_async(producer=producer, retry=False, confirm_timeout=CONFIRM_S)
+
+    @contextmanager
+    def _producer(self) -> Iterator[Any]:
+        """What sends; BrokerUnavailable when the broker does not take all of it."""
+        try:
+            self._answers()
+            with self._app.producer_pool.acquire(block=True, timeout=10) as acquired:
+                producer: Any = acquired
+                try:
+                    yield producer
+                except BaseException:
+                    # Leaves without a word: to say good-bye is to wait for an answer, and there may be none.
+                    producer.connection.collect()
+                    raise
+        except (OperationalError, BatchPublishError, OSError, MessageNacked) as error:
+            what = type(error.__cause__ or error)  # kombu's own name for it says less
+            said = "refused a message" if what is MessageNacked else "did not answer"
+            raise BrokerUnavailable(f"the broker {said} ({what.__name__})") from error
 
     def _answers(self) -> None:
         """Ask first: left to itself, sending to a broker that is away tries for many seconds."""

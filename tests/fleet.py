@@ -159,6 +159,10 @@ class Fleet:
     def job(self, url: str) -> Any:
         return self.sql("SELECT * FROM artifact_jobs WHERE request_url = :url", url=url)[0]
 
+    def job_id(self, url: str) -> str:
+        """As callers and messages have it; engines have types of their own."""
+        return str(self.job(url).job_id)
+
     def waiting(self) -> int:
         """How many messages for stages lie in the broker and were given to nobody."""
         from dlpipe.celery import CeleryPublisher  # it reads settings

@@ -40,7 +40,7 @@ def test_plan_delay_from_a_plain_python_is_carried_out(fleet: Fleet, web: WebSer
         )
     )
     job = fleet.job(url)
-    assert said == [job.job_id, "created", True]
+    assert said == [fleet.job_id(url), "created", True]
     assert (job.state, job.work_id, job.artifact_id) == ("PLANNED", "w1", "a1")  # no worker is there yet
     fleet.worker("w1")
     fleet.until(fleet.done, "the job to end")
@@ -102,13 +102,13 @@ def test_the_same_messages_five_times_and_out_of_order_have_no_effect(fleet: Fle
     fleet.worker("w2")
     fleet.plan([url])
     fleet.until(lambda: web.sent(path) >= 100_000, "the stream to be half-way")
-    flood(fleet, fleet.job(url).job_id)
+    flood(fleet, fleet.job_id(url))
     fleet.until(lambda: fleet.waiting() == 0, "the messages to be taken")
     assert fleet.job(url).state == "STREAMING"
     web.release(path)
     fleet.until(fleet.done, "the job to end")
     before = fleet.ledger()
-    flood(fleet, fleet.job(url).job_id)
+    flood(fleet, fleet.job_id(url))
     fleet.until(lambda: fleet.waiting() == 0, "the messages to be taken")
     for process in fleet.processes:
         process.stop()
