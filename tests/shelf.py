@@ -30,6 +30,9 @@ class Shelf(Protocol):
     def versions(self, root: Path) -> dict[str, object]:
         """What becomes another one for each file that is written again, even with the same bytes."""
 
+    def spoil(self, root: Path, name: str, data: bytes | None) -> None:
+        """From outside, put these bytes in place of a file; None takes it away."""
+
 
 class Folder:
     settings: Mapping[str, str] = {}
@@ -43,6 +46,11 @@ class Folder:
     def versions(self, root: Path) -> dict[str, object]:
         stats = {name: (root / name).stat() for name in blobs(root)}
         return {name: (stat.st_ino, stat.st_mtime_ns) for name, stat in stats.items()}
+
+    def spoil(self, root: Path, name: str, data: bytes | None) -> None:
+        (root / name).unlink()
+        if data is not None:
+            (root / name).write_bytes(data)
 
 
 class InBucket:
@@ -67,3 +75,11 @@ class InBucket:
 
         names = self.contents(root)
         return {name: obstore.head(self._bucket.store, name)["last_modified"] for name in names}
+
+    def spoil(self, root: Path, name: str, data: bytes | None) -> None:
+        import obstore
+
+        if data is None:
+            self._bucket.delete(name)
+        else:
+            obstore.put(self._bucket.store, name, data)

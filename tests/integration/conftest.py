@@ -43,4 +43,4 @@ def fleet(
 def assert_without_messages(server: Valkey) -> None:
     """Another broker had them all: here is nothing but what dlpipe itself keeps in Redis."""
     with server.client() as client:
-        assert [key for key in client.keys() if not key.startswith(b"dlpipe:")] == []
+        assert [key for key in client.scan_iter() if not key.startswith(b"dlpipe:")] == []

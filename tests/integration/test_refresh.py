@@ -100,18 +100,16 @@ def test_a_file_that_stays_as_it_is_costs_one_request_and_makes_nothing(pipeline
 
 @pytest.mark.parametrize("fault", list(Fault))
 def test_a_file_that_is_lost_from_the_store_comes_back_under_its_name(
-    pipeline: Pipeline, front: Front, fault: Fault
+    pipeline: Pipeline, shelf: Shelf, front: Front, fault: Fault
 ) -> None:
     job = pipeline.fetch(f"{front.url}/{NAME}")
     (artifact,) = before = pipeline.artifacts(job)
-    path = Path(pipeline.deps.store.path(artifact.storage_pointer))
-    path.unlink()
-    if fault is Fault.DAMAGED:
-        path.write_bytes(b"?" * len(OLD))
+    (name,) = pipeline.blobs()
+    shelf.spoil(pipeline.root, name, b"?" * len(OLD) if fault is Fault.DAMAGED else None)
     assert wishes.bring_back(pipeline.deps, pipeline.view(job), artifact, fault)
     pipeline.drive()
     assert (pipeline.state(job), pipeline.artifacts(job)) == (State.DEDUPED, before)
-    assert path.read_bytes() == OLD
+    assert pipeline.blobs()[name] == OLD
 
 
 @pytest.mark.everywhere
