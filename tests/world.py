@@ -8,6 +8,7 @@ import random
 import stat
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -259,6 +260,11 @@ def job_of(world: World, job_id: str) -> ArtifactJob:
             sa.select(*JOB_COLUMNS).join(jobs, jobs.c.job_id == artifact_jobs.c.job_id).where(jobs.c.job_id == job_id)
         ).one()
     return job_from(row, Scope(row.tenant_id, row.project_id))
+
+
+def epoch(moment: Any) -> float:
+    """Seconds since 1970, of a time as a raw row has it: each engine has a type of its own."""
+    return moment.timestamp() if isinstance(moment, datetime) else moment / 1000
 
 
 def no_links(code: int) -> Callable[..., None]:

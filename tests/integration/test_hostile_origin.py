@@ -33,7 +33,7 @@ from tests.hostile_rows import BLIND, CUT_OFF, ROWS
 from tests.origin import Asked, Origin, Say, Then, answer
 from tests.pipeline import NET, POLICY, Pipeline, assert_holds
 from tests.shelf import Shelf
-from tests.world import sha256
+from tests.world import epoch, sha256
 
 pytestmark = [
     pytest.mark.integration,
@@ -134,7 +134,7 @@ def check(row: Row, pipeline: Pipeline, job: str, asked: list[Asked]) -> None:
         case Waits():
             assert (State(found.state), pipeline.error(job)) == (State.FAILED, end.code)
             assert found.attempts == attempts + end.attempt
-            wait_s = found.due_at / 1000 - time.time()
+            wait_s = epoch(found.due_at) - time.time()
             assert end.not_before_s - 10 <= wait_s <= end.within_s
             assert_holds(pipeline, part=row.now if end.part else None)
     assert pipeline.view(job).error_debug_id == (None if isinstance(end, Done) else "debug")
