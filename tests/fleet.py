@@ -234,6 +234,7 @@ class Fleet:
         for process in reversed(self.processes):
             process.stop()
         if self._looks is not None:
+            self._looks.pool.force_close_all()
             self._looks.close()
         self.database.close()
 

@@ -99,6 +99,7 @@ def place(rabbitmq: RabbitMQ, ledger_url: str, tmp_path: Path) -> Iterator[Place
             world.plan(f"http://files.example/{number}")
         yield Place(rabbitmq, room, link, publisher, world)
         database.close()
+        app.pool.force_close_all()  # by itself the app leaves that to whoever collects its garbage
         app.close()
 
 
