@@ -22,8 +22,8 @@ from dlpipe.core.ports import Hint, Queued
 
 OVERLAY_ENV = "CELERY_CONFIG_MODULE"
 OVERLAY = "celeryconfig"
-CONFIRM_S = 15.0
-"""How long RabbitMQ may take to say that it has a message. One that is short of memory or disk says nothing at all."""
+CONFIRM_S = 10.0
+"""RabbitMQ confirms each message, and in an alarm says nothing until it is over: nobody who plans waits for that."""
 
 
 def _overlay() -> dict[str, Any]:
@@ -76,7 +76,8 @@ class CeleryPublisher:
         self._app = celery
 
     def publish(self, hints: Sequence[Hint]) -> None:
-        with self._producer() as producer, producer.batch():  # one push of what Redis is sent; others get each at once
+        # One push of what Redis is sent; other brokers get each at once.
+        with self._producer() as producer, producer.batch():
             for hint in hints:
                 self._send_first(hint, producer)
 
@@ -91,20 +92,20 @@ class CeleryPublisher:
         """One message per job; the queue is that of the task's route."""
         with self._producer() as producer:
             for job_id in job_ids:
-                message = self._app.signature(task, args=(job_id,), immutable=True)
-                message.apply_async(producer=producer, retry=False, confirm_timeout=CONFIRM_S)
+                one = self._app.signature(task, args=(job_id,), immutable=True)
+                one.apply_async(producer=producer, retry=False, confirm_timeout=CONFIRM_S)
 
     @contextmanager
     def _producer(self) -> Iterator[Any]:
-        """What sends; BrokerUnavailable when the broker does not take all of it."""
+        """Somebody to send with; BrokerUnavailable, whatever fails meanwhile."""
         try:
             self._answers()
             with self._app.producer_pool.acquire(block=True, timeout=10) as acquired:
                 producer: Any = acquired
                 try:
                     yield producer
-                except BaseException:
-                    # Leaves without a word: to say good-bye is to wait for an answer, and there may be none.
+                except Exception:
+                    # Its connection has ended, or an answer that is late would count for the next message.
                     producer.connection.collect()
                     raise
         except (OperationalError, BatchPublishError, OSError, MessageNacked) as error:
@@ -132,11 +133,16 @@ class CeleryPublisher:
         return None if found is None else [Queued(stages, found[queue]) for queue, stages in queues.items()]
 
     def depths(self) -> Mapping[str, int]:
-        """How many messages wait in each queue that stages, or this app's configuration, know of."""
-        found = self._depths({*self._queues(), *(str(name) for name in self._app.amqp.queues)})
+        """How many messages wait in each queue that stages, or this app's configuration, know of.
+
+        By the names of `-Q` and of the alerts, whatever the broker calls them.
+        """
+        queues: Mapping[str, Any] = self._app.amqp.queues
+        known = {str(name): str(queue.alias or name) for name, queue in queues.items()}
+        found = self._depths({*self._queues(), *known})
         if found is None:
             raise BrokerUnavailable("the broker did not answer")
-        return found
+        return {known.get(queue, queue): count for queue, count in found.items()}
 
     def _depths(self, queues: Collection[str]) -> dict[str, int] | None:
         gone: tuple[type[BaseException], ...] = (OperationalError, OSError)

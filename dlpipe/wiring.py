@@ -86,6 +86,8 @@ __all__ = [
 
 log = logging.getLogger(__name__)
 _HELPER_THREADS = 2
+_Place = tuple[str, str | None, str | None]
+"""Where a Redis is: its address, and with Sentinels the name of the master and their password."""
 _lock = threading.RLock()
 _built: dict[int, Deps] = {}
 _counting: list[Tally] = []
@@ -129,7 +131,7 @@ def _build(chosen: Settings, publisher: Publisher) -> Deps:
         publisher=publisher,
         progress=RedisProgress(line),
         reservations=RedisReservations(line),
-        flips=HostFlips(SharedFlips(_host_line(os.getpid())), LocalFlips()),
+        flips=HostFlips(SharedFlips(_host_line(_redis_place(chosen), os.getpid())), LocalFlips()),
         parse_url=urls.parse,
         policy=policy(chosen),
         forbidden=lambda host, port: guard.forbidden(host, port, net),
@@ -299,7 +301,7 @@ def _hub(chosen: Settings, policy: NetPolicy) -> Hub:
     return Hub(
         policy,
         limits=limits.read(chosen.net.limits_file, limits.Bounds(chosen.net.rate_per_s, chosen.net.slots_per_host)),
-        line=_host_line(os.getpid()),
+        line=_host_line(_redis_place(chosen), os.getpid()),
         caching=CachePolicy(chosen.http_cache, chosen.net.cache_mib * MIB, chosen.net.cache_ttl_s)
         if chosen.net.cache
         else None,
@@ -307,12 +309,12 @@ def _hub(chosen: Settings, policy: NetPolicy) -> Hub:
 
 
 @cache
-def _host_line(_pid: int) -> RedisLine:
+def _host_line(place: _Place, _pid: int) -> RedisLine:
     """Where the processes agree about hosts."""
     from dlpipe.net.line import RedisLine
 
     # A client of its own: who waits for a turn at a host must not wait long for Redis to say so.
-    client = _redis(socket_timeout=1, socket_connect_timeout=1, retry=Retry(NoBackoff(), 0))
+    client = _redis(place, socket_timeout=1, socket_connect_timeout=1, retry=Retry(NoBackoff(), 0))
     return RedisLine(client)
 
 
@@ -395,14 +397,17 @@ def trash() -> LocalTrash:
 
 @cache
 def redis_client() -> redis.Redis:
-    return _redis(socket_timeout=10, socket_connect_timeout=5, health_check_interval=30)
+    return _redis(_redis_place(settings()), socket_timeout=10, socket_connect_timeout=5, health_check_interval=30)
 
 
-def _redis(**options: Any) -> redis.Redis:
-    chosen = settings()
+def _redis_place(chosen: Settings) -> _Place:
     secret = chosen.redis.sentinel_password
-    password = secret.get_secret_value() if secret else None
-    return connect(chosen.redis_uri, master=chosen.lease_master, sentinel_password=password, **options)
+    return chosen.redis_uri, chosen.lease_master, secret.get_secret_value() if secret else None
+
+
+def _redis(place: _Place, **options: Any) -> redis.Redis:
+    url, master, password = place
+    return connect(url, master=master, sentinel_password=password, **options)
 
 
 @cache
@@ -428,7 +433,7 @@ def watcher(publisher: Callable[[], Publisher], scope: Scope) -> Watcher:
 
 @cache
 def _impatient_redis() -> redis.Redis:
-    return _redis(socket_timeout=1, socket_connect_timeout=1)
+    return _redis(_redis_place(settings()), socket_timeout=1, socket_connect_timeout=1)
 
 
 def single_flight(name: str, ttl_s: float) -> SingleFlight:

@@ -111,7 +111,7 @@ MUTANTS = (
         "state-before-effect", "FINALIZED is entered before the file has its name", _RUNNER,
         """        result = (stage.probe(work) if work.op.seen else None) or stage.perform(work)
         crash_point(f"{stage_name}.performed")
-        work.lease.check()
+        work.lease.check_held()
 """,
         """        if stage_name == "finalize":
             with deps.database.write() as unit:
@@ -124,7 +124,7 @@ MUTANTS = (
             with deps.database.write() as unit:
                 unit.ledger.finish(work.op, result, "ok")
             return Done(State.FINALIZED)
-        work.lease.check()
+        work.lease.check_held()
 """,
         (f"{_CRASH}::test_whoever_is_killed_the_job_ends_once", "-k", "finalize.before_link and sqlite"),
     ),

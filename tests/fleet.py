@@ -234,9 +234,15 @@ class Fleet:
         for process in reversed(self.processes):
             process.stop()
         if self._looks is not None:
-            self._looks.pool.force_close_all()
-            self._looks.close()
+            disconnect(self._looks)
         self.database.close()
+
+
+def disconnect(app: Celery) -> None:
+    """Close its connections too; by itself it leaves that to whoever collects the garbage."""
+    pool: Any = app.pool
+    pool.force_close_all()
+    app.close()
 
 
 def is_gone(pid: int) -> bool:

@@ -93,6 +93,9 @@ class RabbitMQ:
         self._end(signal.SIGKILL)
         self.start()
 
+    def stop(self) -> None:
+        self._end(signal.SIGTERM)
+
     def ctl(self, *words: str) -> str:
         done = subprocess.run(
             ["/usr/lib/rabbitmq/bin/rabbitmqctl", "-q", *words],

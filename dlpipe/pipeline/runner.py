@@ -80,7 +80,7 @@ def run(deps: Deps, stage_name: str, job_id: str, run_no: int) -> Outcome:
         except LeaseBusy:
             return _dropped(deps, stage_name, "lease_busy")
         except LeaseLost as error:
-            return _dropped(deps, stage_name, "lease_lost", error.message)
+            return _dropped(deps, stage_name, error.code, error.message)
         except (LeaseUnavailable, LedgerUnavailable) as error:
             return _dropped(deps, stage_name, error.code, error.message)
 
@@ -178,7 +178,7 @@ def _carry_out(deps: Deps, stage: Stage, stage_name: str, work: Work, began: flo
         stores.recognise(deps)  # an unmounted store must get no bytes, and lose none
         result = (stage.probe(work) if work.op.seen else None) or stage.perform(work)
         crash_point(f"{stage_name}.performed")
-        work.lease.check()
+        work.lease.check_held()
 
         def record(unit: Unit) -> State:
             state = stage.record(unit, work, result)

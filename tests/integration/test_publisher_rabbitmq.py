@@ -22,6 +22,7 @@ from dlpipe.core.ports import Hint
 from dlpipe.db import SqlDatabase
 from dlpipe.pipeline.dispatch import dispatch
 from dlpipe.settings import load
+from tests.fleet import disconnect
 from tests.link import Link
 from tests.rabbitmq import RabbitMQ
 from tests.servers import wait_until
@@ -99,8 +100,7 @@ def place(rabbitmq: RabbitMQ, ledger_url: str, tmp_path: Path) -> Iterator[Place
             world.plan(f"http://files.example/{number}")
         yield Place(rabbitmq, room, link, publisher, world)
         database.close()
-        app.pool.force_close_all()  # by itself the app leaves that to whoever collects its garbage
-        app.close()
+        disconnect(app)
 
 
 def test_all_are_confirmed_and_counted(place: Place) -> None:

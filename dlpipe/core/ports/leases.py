@@ -19,7 +19,13 @@ class Lease(Protocol):
         """From now on the heartbeat also renews the mirror in the row, under this fence."""
 
     def check(self) -> None:
-        """Raise LeaseLost when the lease ran out, was taken, or its fence was overtaken."""
+        """Raise LeaseLost when the lease ran out, was taken, or its fence was overtaken.
+
+        WorkerEnding, which is one, when the process is to end: nothing that takes long may begin or go on.
+        """
+
+    def check_held(self) -> None:
+        """The same before a record, which an end of the process does not forbid: what is done would be done again."""
 
 
 class Leases(Protocol):
