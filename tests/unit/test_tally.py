@@ -9,6 +9,7 @@ from typing import Any, cast
 import pytest
 
 from tests.engines import ORDINARY, PRODUCTION, Choice
+from tests.pairs import HEADS, row, table
 from tests.tally import Contradiction, answers, apart, lines
 
 
@@ -98,3 +99,17 @@ def test_the_list_says_who_took_what_and_why_others_did_not() -> None:
 
 def test_what_no_option_names_stays_as_it_is() -> None:
     assert Choice("postgresql") == Choice("postgresql", "redis", "local")
+
+
+def test_the_table_of_all_pairs_counts_only_what_ran_on_the_engine_of_its_row() -> None:
+    choice = Choice("postgresql", "rabbitmq", "local")
+    found = {
+        "ends": {"passed": 7, "failed": 1}, "own": 2, "none": 3,
+        "engines": {"ledger": {"postgresql": 5, "own: why": 3}, "broker": {"redis": 4}, "store": {"local": 6}},
+    }  # fmt: skip
+    cells = dict(zip(HEADS, row(choice, found), strict=True))
+    assert cells == {
+        "ledger": "postgresql", "broker": "rabbitmq", "store": "local", "passed": "7", "failed": "1", "skipped": "0",
+        "own": "2", "none": "3", "on ledger": "5", "on broker": "0", "on store": "6",
+    }  # fmt: skip
+    assert "no end" in table([row(choice, None)])
