@@ -52,6 +52,7 @@ def add_options(parser: pytest.Parser) -> None:
     group = parser.getgroup("engines", "what the integration tests run on")
     for name, offered in OFFERED.items():
         group.addoption(f"--{name}", choices=offered, help=f"the {name} of every integration test that takes one")
+    group.addoption("--taking", choices=DIMENSIONS, help="only the integration tests that take the one of the run")
     group.addoption("--engines-report", metavar="FILE", help="write what came of it as JSON")
 
 

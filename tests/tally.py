@@ -92,6 +92,10 @@ class Tally:
                     wrong.append(str(error))
         if wrong:
             raise pytest.UsageError("\n".join(["tests/tally.py says how to answer:", *wrong]))
+        if asked := self._config.getoption("--taking"):
+            gone = [item for item in items if not _takes(item, asked)]
+            items[:] = [item for item in items if _takes(item, asked)]
+            self._config.hook.pytest_deselected(items=gone)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         said = dict(report.user_properties).get(_KEY)
@@ -121,6 +125,11 @@ class Tally:
         apart = Counter(apart(said) for _, said in self._ended.values())
         report = {"status": int(exitstatus), "ends": ends, "own": apart["own"], "none": apart["none"]}
         Path(file).write_text(json.dumps({**report, "engines": self.figures()}))
+
+
+def _takes(item: pytest.Item, dimension: str) -> bool:
+    said = dict(item.user_properties).get(_KEY)
+    return isinstance(said, dict) and not said[dimension].startswith((_OWN, _NONE))
 
 
 def apart(said: Mapping[str, str]) -> str | None:
