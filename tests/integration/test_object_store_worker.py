@@ -15,6 +15,8 @@ import obstore
 import pytest
 import sqlalchemy as sa
 
+from dlpipe.db.clock import after
+from dlpipe.db.schema import artifact_jobs
 from dlpipe.store.objects import MARKER
 from tests.fleet import QUICK, Fleet
 from tests.objectserver import SECRET, ObjectServer, contents
@@ -105,7 +107,8 @@ def test_files_and_their_equals_go_into_the_bucket_once(
     assert_clean(fleet)
 
     (artifact,) = fleet.sql("SELECT artifact_uuid FROM artifacts WHERE byte_size > 1000000 AND project_id = 'second'")
-    words = ("open", artifact.artifact_uuid, "--project", "second")
+    uuid = str(artifact.artifact_uuid)
+    words = ("open", uuid, "--project", "second")
     code, link, err = command(fleet, *words, "--link", "--expires", "5m")
     assert code == 0, err
     with urllib.request.urlopen(link.strip(), timeout=20) as answer:
@@ -113,7 +116,7 @@ def test_files_and_their_equals_go_into_the_bucket_once(
     code, out, err = command(fleet, *words)
     digest = sha256(bodies["/large.bin"])
     assert (code, out) == (0, f"{url}/default/default/{digest[:2]}/{digest}.bin\n")
-    foreign = command(fleet, "open", artifact.artifact_uuid, "--link")
+    foreign = command(fleet, "open", uuid, "--link")
     assert foreign[0] != 0
     assert "artifact_unknown" in foreign[2]
     assert_no_secret(fleet)
@@ -167,7 +170,8 @@ def test_while_the_server_is_away_jobs_wait_and_then_go_on(
             assert fleet.job(address).attempts == 0
             server.start()
             with fleet.database.write() as unit:
-                unit._connection.execute(sa.text("UPDATE artifact_jobs SET due_at = 1 WHERE due_at IS NOT NULL"))
+                waiting = artifact_jobs.c.due_at.is_not(None)
+                unit._connection.execute(sa.update(artifact_jobs).where(waiting).values(due_at=after(-3600.0)))
             fleet.beat()
             fleet.until(lambda: fleet.done() == 1, "the job to end", worker)
             assert len(web.gets("/a.bin")) == 1

@@ -83,7 +83,8 @@ def test_a_file_that_changes_between_two_fetches_is_a_second_artifact(
     first, second = pipeline.artifacts(job)
     assert first == old
     for artifact, body in ((first, OLD), (second, NEW)):
-        assert Path(pipeline.deps.store.path(artifact.storage_pointer)).read_bytes() == body
+        with pipeline.deps.store.open(artifact.storage_pointer, len(body)) as stream:
+            assert stream.read() == body
     assert_holds(pipeline, OLD, NEW)
 
 
