@@ -122,8 +122,8 @@ class Tally:
         if not file or hasattr(self._config, "workerinput"):
             return
         ends = Counter(outcome for outcome, _ in self._ended.values())
-        apart = Counter(apart(said) for _, said in self._ended.values())
-        report = {"status": int(exitstatus), "ends": ends, "own": apart["own"], "none": apart["none"]}
+        none_of_it = Counter(apart(said) for _, said in self._ended.values())
+        report = {"status": int(exitstatus), "ends": ends, "own": none_of_it["own"], "none": none_of_it["none"]}
         Path(file).write_text(json.dumps({**report, "engines": self.figures()}))
 
 
