@@ -17,7 +17,7 @@ from dlpipe.verify import schema_version
 from tests.ledgers import everything, looking
 
 HEAD = schema.SCHEMA_VERSION
-FIRST_WITH_A_WORD = "0008"
+FIRST_WITH_A_WORD = "0009"
 """Revisions before it are from before the first release."""
 LATER = [
     one for one in ScriptDirectory.from_config(alembic_config()).walk_revisions() if one.revision >= FIRST_WITH_A_WORD
@@ -98,8 +98,8 @@ def test_tables_of_which_nobody_has_said_it_are_refused(empty: SqlDatabase) -> N
 
 def test_code_that_was_there_before_the_tables_knows_their_word(empty: SqlDatabase) -> None:
     """A step by step upgrade writes each step down, and so does one from nothing."""
-    go_to(empty, "0007")
-    assert empty.works_from("0007") is None
+    go_to(empty, "0008")
+    assert empty.works_from("0008") is None
     assert breaking(empty) == [one.revision for one in reversed(LATER) if not one.module.older_code_goes_on]
     migrate(empty)
     with looking(empty) as connection:

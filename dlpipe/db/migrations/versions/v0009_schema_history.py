@@ -7,8 +7,8 @@ from alembic import op
 
 from dlpipe.db.clock import Moment
 
-revision = "0008"
-down_revision = "0007"
+revision = "0009"
+down_revision = "0008"
 branch_labels = None
 depends_on = None
 
