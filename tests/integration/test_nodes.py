@@ -72,6 +72,7 @@ class Nodes:
         self.database = database_url.partition("?")[0].rpartition("/")[2]
         self.root = fleet.home / "store"
         self.workers: dict[str, Process] = {}
+        self.apart: set[str] = set()
 
     def start(self, machine: Machine, pool: str = "threads") -> Process:
         home = self.fleet.home / machine.name
@@ -87,6 +88,8 @@ class Nodes:
                 f"postgresql+psycopg://postgres@{machine.reach(self.sockets['postgres'])}/{self.database}"
             ),
         }
+        if machine.within:
+            self.apart.add(machine.name)
         self.workers[machine.name] = self.fleet.worker(machine.name, pool=pool, within=machine.within, **env)
         return self.workers[machine.name]
 
@@ -111,8 +114,8 @@ class Nodes:
 
     def stop(self) -> None:
         """All of them warmly; who is within a process namespace is told himself."""
-        for worker in self.workers.values():
-            for pid in _children(worker.pid) or [worker.pid]:
+        for name, worker in self.workers.items():
+            for pid in _children(worker.pid) if name in self.apart else [worker.pid]:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGTERM)
         for worker in self.workers.values():
