@@ -139,7 +139,9 @@ class CeleryPublisher:
                     producer.connection.collect()
                     raise
         except (OperationalError, BatchPublishError, OSError, MessageNacked) as error:
-            raise BrokerUnavailable(f"the broker did not answer ({type(error).__name__})") from error
+            what = type(error.__cause__ or error)  # kombu's own name for it says less
+            said = "refused a message" if what is MessageNacked else "did not answer"
+            raise BrokerUnavailable(f"the broker {said} ({what.__name__})") from error
 
     def _answers(self) -> None:
         """Ask first: left to itself, sending to a broker that is away tries for many seconds."""

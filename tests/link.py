@@ -1,7 +1,7 @@
-"""A line of network that can break: a port on loopback, and behind it a server's unix socket.
+"""A line of network that can break: a port on loopback, and behind it a server's unix socket, or another port.
 
 It runs as a process of its own, so that a test which is busy does not slow the line down. Run as a module it is that
-process: `python -m tests.link SOCKET HOST`, told what to do on its standard input, one word a line.
+process: `python -m tests.link SOCKET|PORT HOST`, told what to do on its standard input, one word a line.
 """
 
 from __future__ import annotations
@@ -110,13 +110,14 @@ class _Line:
             _start(self._connect, client)
 
     def _connect(self, client: socket.socket) -> None:
-        server = socket.socket(socket.AF_UNIX)
+        port = int(self._behind) if self._behind.isdigit() else None
+        server = socket.socket(socket.AF_UNIX if port is None else socket.AF_INET)
         with client, server:
             with suppress(OSError):
                 with self._lock:
                     if not self._whole:
                         return
-                    server.connect(self._behind)
+                    server.connect(self._behind if port is None else ("127.0.0.1", port))
                     self._open |= {client, server}
                 back = _start(self._copy, server, client)
                 self._copy(client, server)

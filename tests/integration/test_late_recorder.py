@@ -20,7 +20,11 @@ from tests.ledgers import looking
 from tests.servers import wait_until
 from tests.world import World
 
-pytestmark = pytest.mark.integration
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.own_engines("it is about the row locks of PostgreSQL", "ledger"),
+    pytest.mark.no_engines("broker", "store"),
+]
 
 URL = "https://files.example/a"
 _WAITING = sa.text(

@@ -27,7 +27,11 @@ from tests.ledgers import Bench, looking, spec
 from tests.postgres import Postgres
 from tests.servers import wait_until
 
-pytestmark = pytest.mark.integration
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.own_engines("it is about PostgreSQL", "ledger"),
+    pytest.mark.no_engines("broker", "store"),
+]
 
 
 @pytest.fixture

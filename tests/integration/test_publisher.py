@@ -20,7 +20,11 @@ from dlpipe.settings import Settings
 from tests.rabbitmq import RabbitMQ
 from tests.servers import Valkey, wait_until
 
-pytestmark = pytest.mark.integration
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.own_engines("it is about each of them", "broker"),
+    pytest.mark.no_engines("ledger", "store"),
+]
 
 JOBS = 50
 HINTS = [Hint(str(n), 1, flow.STAGES) for n in range(10)]
