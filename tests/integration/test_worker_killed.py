@@ -87,7 +87,7 @@ def test_workers_killed_one_after_the_other_never_lose_what_came(fleet: Fleet, w
     fleet.assert_each_once({url: body})
     starts = [int(get.range[6:-1]) if get.range else 0 for get in web.gets(PATH)]
     assert starts == sorted(starts)
-    assert starts[-1] >= 3 * MIB - OVERLAP
+    assert starts[-1] >= 3 * MIB - OVERLAP, starts
 
 
 # ── pieces ────────────────────────────────────────────────────────────────────────────────────────
