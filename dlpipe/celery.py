@@ -84,15 +84,45 @@ class CeleryPublisher:
     def _send_first(self, hint: Hint, producer: Any) -> None:
         """As a chain sends its first step, only together with others; the last of `chain` is the next."""
         args = (hint.job_id, hint.run)
-        steps = [self._app.signature(f"dlpipe.{row.name}", args=args, immutable=True) for row in hint.stages]
+        steps = [
+            self._app.signature(f"dlpipe.{row.name}", args=args, immutable=True, **self._way(row, hint.node))
+            for row in hint.stages
+        ]
         if steps:
             steps[0].apply_async(producer=producer, chain=steps[:0:-1], retry=False, confirm_timeout=CONFIRM_S)
 
+    def steer(self, steps: Sequence[dict[str, Any]], node: str | None) -> None:
+        """Let those of a chain's further steps that work on the part go to the node where it is."""
+        for step in steps:
+            row = flow.stage(str(step["task"]).removeprefix("dlpipe."))
+            if row.staged:
+                step["options"].pop("queue", None)
+                step["options"].update(self._way(row, node))
+
+    def _way(self, row: flow.StageRow, node: str | None) -> dict[str, Any]:
+        """To be given to a signature; without a node it goes by its route."""
+        return {"queue": self.node_queue(row.queue, node)} if node and row.staged else {}
+
+    def node_queue(self, kind: flow.Queue, node: str) -> str:
+        """Its name in routes, once it is known how to declare it: Celery would make up another kind of queue."""
+        binding, queues = defaults.node_queue(kind, node, wiring.settings()), self._app.amqp.queues
+        if binding.name not in queues:
+            queues.add(binding)
+        return str(binding.name)
+
     def send(self, task: str, job_ids: Sequence[str]) -> None:
         """One message per job; the queue is that of the task's route."""
+        self._send([self._app.signature(task, args=(job_id,), immutable=True) for job_id in job_ids])
+
+    def ask_nodes(self, task: str, nodes: Sequence[str]) -> None:
+        """One message for each of these nodes, which nobody else gets."""
+        queues = [self.node_queue(flow.Queue.DISK, node) for node in nodes]
+        if queues:
+            self._send([self._app.signature(task, immutable=True, queue=queue) for queue in queues])
+
+    def _send(self, tasks: Sequence[Any]) -> None:
         with self._producer() as producer:
-            for job_id in job_ids:
-                one = self._app.signature(task, args=(job_id,), immutable=True)
+            for one in tasks:
                 one.apply_async(producer=producer, retry=False, confirm_timeout=CONFIRM_S)
 
     @contextmanager
@@ -127,10 +157,16 @@ class CeleryPublisher:
             found[name] = found.get(name, frozenset()) | {row.name}
         return found
 
-    def waiting(self) -> list[Queued] | None:
-        queues = self._queues()
+    def waiting(self, nodes: Collection[str] = ()) -> list[Queued] | None:
+        queues = {name: (stages, "") for name, stages in self._queues().items()}
+        for node in nodes:
+            for kind in flow.NODE_QUEUES:
+                staged = frozenset(row.name for row in flow.STAGES if row.staged and row.queue is kind)
+                queues[self.node_queue(kind, node)] = (staged, node)
         found = self._depths(queues)
-        return None if found is None else [Queued(stages, found[queue]) for queue, stages in queues.items()]
+        if found is None:
+            return None
+        return [Queued(stages, found[queue], node) for queue, (stages, node) in queues.items()]
 
     def depths(self) -> Mapping[str, int]:
         """How many messages wait in each queue that stages, or this app's configuration, know of.

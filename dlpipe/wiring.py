@@ -29,7 +29,8 @@ from dlpipe.core.figures import Totals, Waiting
 from dlpipe.core.flow import Queue
 from dlpipe.core.layout import Equal
 from dlpipe.core.model import Scope
-from dlpipe.core.ports import BlobStore, Publisher, TorrentClient
+from dlpipe.core.nodes import NodePolicy
+from dlpipe.core.ports import BlobStore, Publisher, Staging, TorrentClient
 from dlpipe.core.quota import QuotaPolicy
 from dlpipe.core.resume import ResumePolicy
 from dlpipe.core.retries import RetryPolicy
@@ -48,6 +49,7 @@ from dlpipe.lease.lock import RedisLeases
 from dlpipe.lease.progress import RedisProgress
 from dlpipe.lease.reservations import RedisReservations
 from dlpipe.lease.watch import RedisWatch
+from dlpipe.pipeline import nodes
 from dlpipe.pipeline.deps import Deps, HealPolicy, Policy, StreamPolicy
 from dlpipe.pipeline.settling import settle
 from dlpipe.pipeline.top import Watcher
@@ -77,6 +79,7 @@ __all__ = [
     "private_redis",
     "settings",
     "show_metrics",
+    "sign_of_life",
     "single_flight",
     "stack",
     "standing",
@@ -116,7 +119,6 @@ def _build(chosen: Settings, publisher: Publisher) -> Deps:
     from dlpipe.net import guard, urls
     from dlpipe.net.flips import HostFlips, LocalFlips, SharedFlips
     from dlpipe.sources.http import HttpSource
-    from dlpipe.store import LocalStaging
 
     _arm_crash_points()
     ledger = database()
@@ -126,7 +128,7 @@ def _build(chosen: Settings, publisher: Publisher) -> Deps:
         database=ledger,
         leases=_leases(),
         store=blob_store(chosen),
-        staging=LocalStaging(chosen.store_root, chosen.stream.preallocate_bytes),
+        staging=_staging(chosen),
         source=HttpSource(_hub(chosen, net)),
         publisher=publisher,
         progress=RedisProgress(line),
@@ -137,6 +139,20 @@ def _build(chosen: Settings, publisher: Publisher) -> Deps:
         forbidden=lambda host, port: guard.forbidden(host, port, net),
         telemetry=_counting[0] if _counting else Silent(),
     )
+
+
+def _staging(chosen: Settings) -> Staging:
+    from dlpipe.store import LocalStaging
+
+    own_disk = chosen.store.url is not None
+    return LocalStaging(chosen.store_root, chosen.stream.preallocate_bytes, node=chosen.own_node, own_disk=own_disk)
+
+
+def sign_of_life(kinds: Sequence[Queue]) -> bool:
+    """Of a worker's main process, which may fork: it makes nothing but what children can take over."""
+    chosen = settings()
+    here = policy(chosen).nodes
+    return here is not None and nodes.beat(database(), _staging(chosen), here, kinds)
 
 
 def folder_store(chosen: Settings) -> BlobStore:
@@ -220,6 +236,7 @@ def policy(chosen: Settings) -> Policy:
             part_age_s=chosen.heal.part_age_s,
             max_missing=chosen.heal.max_missing,
         ),
+        nodes=NodePolicy(chosen.own_node, chosen.nodes.beat_s, chosen.nodes.gone_after_s) if chosen.own_node else None,
     )
 
 

@@ -154,10 +154,10 @@ MUTANTS = (
     Mutant(
         "record-in-two-transactions", "the state is on record, and the result is not", _RUNNER,
         '            unit.ledger.finish(work.op, result, "ok")\n            crash_point(f"{stage_name}.recording")\n'
-        "            return state\n\n        done = Done(settle(deps.database, record))\n",
+        "            return state\n\n        done = Done(settle(deps.database, record), node=job.node)\n",
         "            return state\n\n        def finish(unit: Unit) -> None:\n"
         '            unit.ledger.finish(work.op, result, "ok")\n            crash_point(f"{stage_name}.recording")\n\n'
-        "        done = Done(settle(deps.database, record))\n        settle(deps.database, finish)\n",
+        "        done = Done(settle(deps.database, record), node=job.node)\n        settle(deps.database, finish)\n",
         (_CRASH, "-k", "recording and sqlite"),
     ),
     Mutant(

@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -111,17 +111,20 @@ class Fleet:
 
     # ── starting ──
 
-    def celery(self, name: str, *words: str, **env: str) -> Process:
-        argv = [sys.executable, "-m", "celery", "-A", "dlpipe", *words]
+    def celery(self, name: str, *words: str, within: Sequence[str] = (), **env: str) -> Process:
+        """`within`: a command that runs another one, as `ip netns exec` does."""
+        argv = [*within, sys.executable, "-m", "celery", "-A", "dlpipe", *words]
         process = Process(name, argv, {**self.env, **env}, self.cwd, self.home / f"{name}.log")
         self.processes.append(process)
         return process
 
-    def worker(self, name: str, *more: str, pool: str = "threads", size: int = 4, **env: str) -> Process:
+    def worker(
+        self, name: str, *more: str, pool: str = "threads", size: int = 4, within: Sequence[str] = (), **env: str
+    ) -> Process:
         """A worker that is ready to take work when this returns."""
         process = self.celery(
             name, "worker", "-P", pool, "-c", str(size), "-n", f"{name}@test", "-l", "INFO",
-            "--without-gossip", "--without-mingle", *more, **env,
+            "--without-gossip", "--without-mingle", *more, within=within, **env,
         )  # fmt: skip
         self.until(lambda: process.says("ready."), f"worker {name} to be ready", process)
         return process

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol
@@ -53,6 +53,8 @@ class Queued:
 
     stages: frozenset[str]
     messages: int
+    node: str = ""
+    """Whose it is; empty: it is for all."""
 
 
 class Publisher(Protocol):
@@ -60,8 +62,11 @@ class Publisher(Protocol):
 
     def publish(self, hints: Sequence[Hint]) -> None: ...
 
-    def waiting(self) -> Sequence[Queued] | None:
-        """How many messages wait to be taken, queue by queue; None when the broker cannot tell."""
+    def waiting(self, nodes: Collection[str] = ()) -> Sequence[Queued] | None:
+        """How many messages wait to be taken, queue by queue; None when the broker cannot tell.
+
+        `nodes`: look also into the queues of these, from which nobody else takes.
+        """
 
 
 class Progress(Protocol):
