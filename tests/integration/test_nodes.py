@@ -27,7 +27,12 @@ from tests.servers import Valkey, wait_until
 from tests.webserver import WebServer
 from tests.world import blobs, sha256, some_bytes
 
-pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.slow,
+    pytest.mark.timeout(300),
+    pytest.mark.own_engines("machines of their own around PostgreSQL and each broker"),
+]
 
 JOBS, SLOW_EVERY = 500, 10
 NODES = {
