@@ -16,7 +16,12 @@ from tests.rabbitmq import RabbitMQ
 from tests.servers import Valkey
 from tests.webserver import WebServer
 
-pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.slow,
+    pytest.mark.timeout(240),
+    pytest.mark.own_engines("it is about RabbitMQ behind TLS"),
+]
 
 NAME = "localhost"
 JOBS = 12

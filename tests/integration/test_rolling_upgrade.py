@@ -26,7 +26,12 @@ from tests.releases import NEXT, next_release
 from tests.servers import Valkey
 from tests.webserver import WebServer
 
-pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.slow,
+    pytest.mark.timeout(240),
+    pytest.mark.own_engines("two releases around engines of their own"),
+]
 
 JOBS, MORE, SIZE = 130, 5, 64 << 10
 THREADS = 3
