@@ -30,7 +30,6 @@ pytestmark = [
     pytest.mark.integration,
     pytest.mark.slow,
     pytest.mark.timeout(240),
-    pytest.mark.own_engines("two releases around engines of their own"),
 ]
 
 JOBS, MORE, SIZE = 130, 5, 64 << 10
@@ -106,6 +105,7 @@ def end(fleet: Fleet, *processes: Process) -> None:
     assert not any(process.says("ends by force") for process in processes)
 
 
+@pytest.mark.own_engines("two releases around engines of their own")
 def test_workers_of_both_releases_work_side_by_side_across_a_migration(
     town: Fleet, web: WebServer, tmp_path: Path
 ) -> None:
@@ -165,6 +165,7 @@ def assert_whole(fleet: Fleet) -> None:
     assert (checked.returncode, checked.stdout) == (0, ""), checked.stdout + checked.stderr
 
 
+@pytest.mark.own_engines("two releases around engines of their own")
 def test_each_release_understands_the_messages_of_the_other(town: Fleet, web: WebServer, tmp_path: Path) -> None:
     later = next_release(tmp_path / "next")
     with release(town, later):
@@ -220,6 +221,7 @@ def test_a_message_that_is_not_understood_loses_nothing(what: str, fleet: Fleet,
 # ── a migration with which the release before cannot go on ────────────────────────────────────────
 
 
+@pytest.mark.own_engines("two releases around engines of their own")
 def test_the_release_before_is_refused_where_it_cannot_go_on_and_no_job_pays_for_it(
     town: Fleet, web: WebServer, tmp_path: Path
 ) -> None:
