@@ -50,9 +50,15 @@ def gone(this: Round) -> None:
 
 
 def sweepers(deps: Deps) -> list[str]:
-    """The other nodes that are there to look after their own folders."""
+    """The other nodes that are there to look after their own folders.
+
+    Of one that is silent nobody takes the messages: one each round, without end where it cannot be said to be gone.
+    """
     here = deps.policy.nodes
-    return [name for name, stand in standing(deps).items() if here and name != here.name and stand is not Stand.GONE]
+    if here is None:
+        return []
+    with deps.database.read() as unit:
+        return [node.name for node in unit.nodes.list_() if node.name != here.name and node.silent_s < here.fresh_s]
 
 
 # ── signs of life ─────────────────────────────────────────────────────────────────────────────────

@@ -294,13 +294,21 @@ def test_a_part_goes_when_its_job_goes_on_elsewhere_and_stays_while_it_may_come_
     assert machines.world.row(job_id).node == "b"
 
 
-def test_other_nodes_are_asked_to_look_after_theirs_unless_they_are_gone(machines: Machines) -> None:
+def test_other_nodes_are_asked_to_look_after_theirs_while_they_are_heard(machines: Machines) -> None:
+    assert nodes.sweepers(machines.all["a"]) == ["b"]
+    nodes.drain(machines.all["a"], "b", on=True)
     assert nodes.sweepers(machines.all["a"]) == ["b"]
     machines.heard("b", 60.0)
-    assert nodes.sweepers(machines.all["a"]) == ["b"]
-    machines.heard("b", 500.0)
     assert nodes.sweepers(machines.all["a"]) == []
     assert nodes.sweepers(machines.world.deps) == []
+
+
+def test_a_silent_node_that_is_not_given_up_gets_no_message_each_round(machines: Machines) -> None:
+    """They would lie in its queue without end, and count there as if they were messages for jobs."""
+    nodes.drain(machines.all["a"], "a", on=True)  # so nobody could take what is on b, which is never gone
+    machines.heard("b", 99_999.0)
+    assert nodes.standing(machines.all["a"])["b"] is Stand.SILENT
+    assert nodes.sweepers(machines.all["a"]) == []
 
 
 # ── draining ──────────────────────────────────────────────────────────────────────────────────────
