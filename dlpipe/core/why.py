@@ -10,6 +10,7 @@ from datetime import datetime
 from enum import StrEnum
 
 from dlpipe.core.model import JobView
+from dlpipe.core.nodes import Stand
 from dlpipe.core.states import Purpose, Status
 from dlpipe.core.torrents import DownloadStatus
 
@@ -31,6 +32,7 @@ class Situation(StrEnum):
     SENT = "sent"
     MESSAGE_LATE = "message_late"
     NEXT_STAGE = "next_stage"
+    NODE_SILENT = "node_silent"
     ADRIFT = "adrift"
     TORRENT_QUEUED = "torrent_queued"
     TORRENT_RUNNING = "torrent_running"
@@ -56,6 +58,8 @@ class Surroundings:
     window_full: bool = False
     done_bytes: int | None = None
     total_bytes: int | None = None
+    node: Stand | None = None
+    """Of the node where its part is, if it has one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +140,9 @@ def _going(standing: Standing, around: Surroundings) -> Why:
     if view.due_at is not None and view.due_at > at:
         return _waits(view, around, aim)
     sent_s = None if standing.published_at is None else (at - standing.published_at).total_seconds()
+    if sent_s is not None and view.due_at is None and around.node in (Stand.SILENT, Stand.GONE):
+        what = f"Run {view.run} has come as far as {view.state}, and the node that has its bytes is not heard.{aim}"
+        return Why(Situation.NODE_SILENT, what, _NODE_SILENT)
     if sent_s is not None and sent_s > around.lost_after_s:
         what = f"The job's message was sent {_span(sent_s)} ago and no worker has taken it: {_NO_WORKER}.{aim}"
         return Why(Situation.MESSAGE_LATE, what, "If the broker has lost it, reconcile sends it again by itself.")
@@ -157,6 +164,10 @@ def _going(standing: Standing, around: Surroundings) -> Why:
     return Why(Situation.DUE, f"The job is due and not sent yet.{aim}", "The next dispatch sends it, within seconds.")
 
 
+_NODE_SILENT = (
+    "It goes on when that node is back, or begins afresh elsewhere once it is taken for gone and another one takes "
+    "jobs (dlpipe nodes); dlpipe drain --now does not wait for that."
+)
 _NO_WORKER = "all of them are at work, or none runs (dlpipe status)"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dlpipe.core.model import Scope
 from dlpipe.core.why import Surroundings, Why, explain
+from dlpipe.pipeline import nodes
 from dlpipe.pipeline.deps import Deps
 
 
@@ -13,6 +14,7 @@ def why(deps: Deps, scope: Scope, job_id: str) -> Why | None:
     with deps.database.read() as unit:
         standing = unit.owned(scope).standing(job_id)
         in_flight = unit.backlog.in_flight()
+        job = unit.backlog.get(job_id) if standing is not None else None
     if standing is None:
         return None
     done, total = deps.progress.get([job_id]).get(job_id, (None, None))
@@ -23,5 +25,6 @@ def why(deps: Deps, scope: Scope, job_id: str) -> Why | None:
         window_full=sum(in_flight.values()) >= policy.window,
         done_bytes=done,
         total_bytes=total,
+        node=nodes.standing(deps).get(job.node) if job is not None and job.node else None,
     )
     return explain(standing, around)

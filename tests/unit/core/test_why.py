@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from dlpipe.core.model import JobView, Scope
+from dlpipe.core.nodes import Stand
 from dlpipe.core.states import Purpose, State, Status, is_terminal, status_of
 from dlpipe.core.torrents import DownloadStatus
 from dlpipe.core.why import Situation, Standing, Surroundings, explain
@@ -66,6 +67,11 @@ CASES: list[tuple[Situation, dict[str, Any], dict[str, Any], Surroundings, list[
     (Situation.MESSAGE_LATE, {}, {"published_at": LONG_AGO}, FREE, ["3 hours ago", "dlpipe status", "by itself"]),
     (Situation.NEXT_STAGE, {"run": 1, "state": State.HEAD_DONE, "due_at": None}, {"published_at": AGO}, FREE,
      ["Run 1 has come as far as HEAD_DONE", "free"]),
+    *((Situation.NODE_SILENT, {"run": 1, "state": State.RESUME_OK, "due_at": None}, {"published_at": LONG_AGO},
+       replace(FREE, node=node), ["as far as RESUME_OK", "not heard", "dlpipe nodes"])
+      for node in (Stand.SILENT, Stand.GONE)),
+    (Situation.MESSAGE_LATE, {"run": 1, "state": State.RESUME_OK, "due_at": None}, {"published_at": LONG_AGO},
+     replace(FREE, node=Stand.DRAINING), ["dlpipe status"]),
     (Situation.ADRIFT, {"run": 1, "state": State.HEAD_DONE, "due_at": None}, {}, FREE, ["should not be"]),
     (Situation.TORRENT_QUEUED, {"state": DownloadStatus.QUEUED, **ERROR}, {}, FREE, ["handed to qBittorrent", "503"]),
     (Situation.TORRENT_RUNNING, {"state": DownloadStatus.DOWNLOADING, "progress": 7}, {}, FREE, ["7 % of it"]),

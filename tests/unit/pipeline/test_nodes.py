@@ -14,9 +14,11 @@ from dlpipe.core.flow import Queue
 from dlpipe.core.nodes import NodePolicy, Stand
 from dlpipe.core.ports import Hint
 from dlpipe.core.states import State
+from dlpipe.core.why import Situation
 from dlpipe.pipeline import dispatch, nodes, runner
 from dlpipe.pipeline.deps import Deps
 from dlpipe.pipeline.reconcile import reconcile, sweep
+from dlpipe.pipeline.why import why
 from dlpipe.store import LocalStaging
 from dlpipe.store.bucket import Bucket
 from tests.fakes.source import Says
@@ -309,6 +311,20 @@ def test_a_silent_node_that_is_not_given_up_gets_no_message_each_round(machines:
     machines.heard("b", 99_999.0)
     assert nodes.standing(machines.all["a"])["b"] is Stand.SILENT
     assert nodes.sweepers(machines.all["a"]) == []
+
+
+def test_why_says_that_a_job_waits_for_a_node_that_is_not_heard(machines: Machines) -> None:
+    job_id = machines.world.plan(URL)
+    machines.carry_out(machines.send()[0], upto="finalize")
+
+    def situation() -> Situation:
+        found = why(machines.all["b"], DEFAULT, job_id)
+        assert found is not None
+        return found.situation
+
+    assert situation() is Situation.NEXT_STAGE
+    machines.heard("a", 60.0)
+    assert situation() is Situation.NODE_SILENT
 
 
 # ── draining ──────────────────────────────────────────────────────────────────────────────────────
