@@ -164,6 +164,12 @@ class Stream(_Section):
     piece_bytes: int = Field(4 << 20, ge=1 << 20, le=4 << 20)
 
 
+class Finalize(_Section):
+    """`auto`: what nobody touched since it was hashed and durable, on a local disk, is not read again (ADR 39)."""
+
+    rehash: Literal["auto", "always"] = "auto"
+
+
 class Quota(_Section):
     """Room that downloads leave on the store's volume; `margin` is what a file may take beyond its bytes."""
 
@@ -295,6 +301,7 @@ class Settings(_Section):
     retry: Retry = Retry()
     net: Net = Net()
     stream: Stream = Stream()
+    finalize: Finalize = Finalize()
     quota: Quota = Quota()
     dispatch: Dispatch = Dispatch()
     heal: Heal = Heal()

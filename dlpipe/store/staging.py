@@ -21,12 +21,12 @@ from dlpipe.core.layout import check_id, part_slug
 from dlpipe.core.ports import Staged
 from dlpipe.core.quota import Room
 from dlpipe.core.remote import PartFacts, RemoteFacts
-from dlpipe.store import leftovers
+from dlpipe.store import imprint, leftovers
 from dlpipe.store.behind import Behind
 from dlpipe.store.folders import READ_BYTES, disk_errors, folder
 from dlpipe.store.partfile import PartFile
 from dlpipe.store.preallocate import preallocate, write_out
-from dlpipe.store.sidecar import Checkpoint, Piece, thinned
+from dlpipe.store.sidecar import Checkpoint, Piece, add, thinned
 
 STAGING = ".staging"
 VOUCH_BYTES = 256 << 10
@@ -92,8 +92,8 @@ class LocalPart(PartFile):
         self._sent_out = 0
         self._behind: Behind | None = None
         self._digest = hashlib.sha256()
-        self._marks: list[tuple[Checkpoint, Any]] = []
-        """Checkpoints of this claim with the hash as it stood there, to rewind to."""
+        self._states: dict[int, Any] = {}
+        """The hash as it stood at checkpoints of this claim, by their offset, to rewind to."""
 
     # ── what is held ──────────────────────────────────────────────────────────────────────────────
 
@@ -135,7 +135,7 @@ class LocalPart(PartFile):
         with disk_errors():
             self._replace()
             self._stand_at(0, hashlib.sha256())
-            self._marks = []
+            self._states = {}
             self._side = self._new_side(remote, os.fstat(self._fd).st_ino)
             self._write_side()
             self._preallocate(remote.content_length)
@@ -164,7 +164,7 @@ class LocalPart(PartFile):
         with disk_errors():
             side = self._side
             self._stand_at(0, hashlib.sha256())
-            self._marks = []
+            self._states = {}
             kept: list[Checkpoint] = []
             right, right_digest = 0, hashlib.sha256()
             for mark in side.checkpoints if side else []:
@@ -174,13 +174,13 @@ class LocalPart(PartFile):
                     break
                 right, right_digest = mark.offset, self._digest.copy()
                 kept.append(mark)
-                self._marks.append((mark, right_digest.copy()))
+                self._states[mark.offset] = right_digest.copy()
             if self._sealed and not (side is not None and right == upto == side.total):
                 # Published bytes may be under this name too: they are taken whole, or not at all.
-                right, right_digest, kept, self._marks = 0, hashlib.sha256(), [], []
+                right, right_digest, kept, self._states = 0, hashlib.sha256(), [], {}
             self._stand_at(right, right_digest)
             if side is not None:
-                side.checkpoints, side.complete = kept, False
+                side.checkpoints, side.complete, side.imprint = thinned(kept, SPARSE_BYTES), False, None
                 side.forget_promise()
                 self._write_side()
             return right
@@ -201,15 +201,15 @@ class LocalPart(PartFile):
 
     def rewind(self, offset: int) -> int:
         self._settle()
-        self._marks = [pair for pair in self._marks if pair[0].offset <= offset]
+        self._states = {at: state for at, state in self._states.items() if at <= offset}
         self._close_side()  # what is noted in it is no longer so: the next checkpoint writes it anew
         if self._side is not None:
             self._side.checkpoints = [c for c in self._side.checkpoints if c.offset <= offset]
             self._side.pieces = []
             self._side.forget_promise()
-        if self._marks:
-            mark, digest = self._marks[-1]
-            self._stand_at(mark.offset, digest.copy())
+        if self._states:
+            furthest = max(self._states)
+            self._stand_at(furthest, self._states[furthest].copy())
         else:
             self._stand_at(0, hashlib.sha256())
         with disk_errors():
@@ -318,9 +318,9 @@ class LocalPart(PartFile):
             return
         with disk_errors():
             mark = Checkpoint(self._hashed, self._digest.hexdigest())
-            side.checkpoints = [*thinned(side.checkpoints, SPARSE_BYTES), mark]
-            self._marks = [pair for pair in self._marks if pair[0] in side.checkpoints]
-            self._marks.append((mark, self._digest.copy()))
+            if (gone := add(side.checkpoints, mark, SPARSE_BYTES)) is not None:
+                self._states.pop(gone.offset, None)
+            self._states[mark.offset] = self._digest.copy()
             if side.pieces:
                 side.pieces = [piece for piece in side.pieces if piece.start >= self._hashed]
                 self._write_side()
@@ -344,8 +344,17 @@ class LocalPart(PartFile):
             if self._side is not None:
                 self._side.complete, self._side.total = True, self._offset
                 self._side.unproven = length_unproven
+                self._side.imprint = imprint.take(self._fd, self._digest.hexdigest())
                 self._write_side()
             return self._digest.hexdigest(), self._offset, took
+
+    def is_as_hashed(self, sha256: str, size: int) -> bool:
+        self._settle()
+        found = self._side.imprint if self._side else None
+        with disk_errors():
+            return (
+                found is not None and (found.sha256, found.size) == (sha256, size) and imprint.stands(found, self._fd)
+            )
 
     def read(self, offset: int, size: int) -> bytes:
         with disk_errors():
