@@ -156,6 +156,7 @@ class Stream(_Section):
     sniff: bool = True
     resume: bool = True
     preallocate_bytes: int | None = Field(64 << 20, ge=1)
+    uncached_bytes: int | None = Field(256 << 20, ge=1)
     overlap_bytes: int = Field(65_536, ge=0, le=16 << 20)
     prefix_bytes: int = Field(0, ge=0, le=16 << 20)
     segments: int = Field(1, ge=1, le=16)

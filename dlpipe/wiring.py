@@ -125,7 +125,12 @@ def _build(chosen: Settings, publisher: Publisher) -> Deps:
         database=ledger,
         leases=_leases(),
         store=blob_store(chosen),
-        staging=LocalStaging(chosen.store_root, chosen.stream.preallocate_bytes),
+        staging=LocalStaging(
+            chosen.store_root,
+            chosen.stream.preallocate_bytes,
+            # Who reads it again to send it on had better find it in memory.
+            chosen.stream.uncached_bytes if chosen.store.url is None else None,
+        ),
         source=HttpSource(_hub(chosen, net)),
         publisher=publisher,
         progress=RedisProgress(line),

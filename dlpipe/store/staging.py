@@ -12,6 +12,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,15 +24,15 @@ from dlpipe.core.quota import Room
 from dlpipe.core.remote import PartFacts, RemoteFacts
 from dlpipe.store import imprint, leftovers
 from dlpipe.store.behind import Behind
+from dlpipe.store.early import Early
 from dlpipe.store.folders import READ_BYTES, disk_errors, folder
 from dlpipe.store.partfile import PartFile
-from dlpipe.store.preallocate import preallocate, write_out
+from dlpipe.store.preallocate import preallocate
 from dlpipe.store.sidecar import Checkpoint, Piece, add, thinned
 
 STAGING = ".staging"
 VOUCH_BYTES = 256 << 10
 """Hashed, but not yet vouched for, at most: with what is on its way there, less than 1 MiB is lost by a kill."""
-WRITE_OUT_BYTES = 32 << 20
 SPARSE_BYTES = 64 << 20
 BLOCK_BYTES = 512
 """What st_blocks counts, whatever the file system's own blocks are."""
@@ -43,12 +44,18 @@ class LocalStaging:
     """Parts under `<root>/.staging/<tenant>/`, on the file system of the final root."""
 
     def __init__(
-        self, root: Path, preallocate_bytes: int | None = None, *, clock: Callable[[], float] = time.time
+        self,
+        root: Path,
+        preallocate_bytes: int | None = None,
+        uncached_bytes: int | None = None,
+        *,
+        clock: Callable[[], float] = time.time,
     ) -> None:
-        """Files of `preallocate_bytes` or more get their blocks in advance; None: none does."""
+        """Files of `preallocate_bytes` or more get their blocks in advance, and those of `uncached_bytes` or more leave
+        memory as they come; None: none does."""
         self._root = root
         self._clock = clock
-        self._preallocate_bytes = preallocate_bytes
+        self._sizes = Sizes(preallocate_bytes, uncached_bytes)
 
     @contextmanager
     def claim(self, tenant: str, canonical_url: str, job_id: str, fence: int) -> Iterator[LocalPart]:
@@ -56,7 +63,7 @@ class LocalStaging:
         with ExitStack() as stack:
             with disk_errors():  # not around the body: what goes wrong there need not be the disk's fault
                 where = stack.enter_context(folder(self._root, (STAGING, check_id("tenant", tenant)), create=True))
-                part = LocalPart(self._root / STAGING / tenant, where, slug, job_id, fence, self._preallocate_bytes)
+                part = LocalPart(self._root / STAGING / tenant, where, slug, job_id, fence, self._sizes)
                 stack.callback(part.close)
                 part.lock()
             yield part
@@ -79,17 +86,23 @@ class LocalStaging:
         return leftovers.discard(self._root, STAGING, self._clock(), staged, older_than_s)
 
 
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """From which size on a file is treated in which way; None: never."""
+
+    preallocate: int | None
+    uncached: int | None
+
+
 class LocalPart(PartFile):
-    def __init__(
-        self, path: Path, where: int, slug: str, job_id: str, fence: int, preallocate_bytes: int | None
-    ) -> None:
+    def __init__(self, path: Path, where: int, slug: str, job_id: str, fence: int, sizes: Sizes) -> None:
         super().__init__(where, slug, job_id, fence)
         self._path = path
-        self._preallocate_bytes = preallocate_bytes
+        self._sizes = sizes
         self._offset = 0
         self._hashed = 0
         """How far the hash has come; behind the offset only while a thread is at it."""
-        self._sent_out = 0
+        self._early = Early()
         self._behind: Behind | None = None
         self._digest = hashlib.sha256()
         self._states: dict[int, Any] = {}
@@ -141,7 +154,7 @@ class LocalPart(PartFile):
             self._preallocate(remote.content_length)
 
     def _preallocate(self, total: int | None) -> None:
-        least = self._preallocate_bytes
+        least = self._sizes.preallocate
         if total is not None and least is not None and total >= least:
             preallocate(self._fd, total)
 
@@ -196,7 +209,8 @@ class LocalPart(PartFile):
         return True
 
     def _stand_at(self, offset: int, digest: Any) -> None:
-        self._offset = self._hashed = self._sent_out = offset
+        self._offset = self._hashed = offset
+        self._early.stand_at(offset)
         self._digest = digest
 
     def rewind(self, offset: int) -> int:
@@ -280,10 +294,15 @@ class LocalPart(PartFile):
         with disk_errors():
             _write_all(self._fd, data, self._offset)
         self._offset += len(data)
+        self._early.drop = self._is_large()
         if self._behind is not None and isinstance(data, memoryview) and self._behind.hand_over(data):
             return
         self._settle()
         self._hash(data)
+
+    def _is_large(self) -> bool:
+        least, total = self._sizes.uncached, self._side.total if self._side else None
+        return least is not None and max(total or 0, self._offset) >= least
 
     def _hash(self, data: bytes | memoryview) -> None:
         """On one thread or the other, never on both at once."""
@@ -292,9 +311,8 @@ class LocalPart(PartFile):
         vouched = self._side.checkpoints[-1].offset if self._side and self._side.checkpoints else 0
         if self._hashed - vouched >= VOUCH_BYTES:
             self._checkpoint()
-        if self._hashed - self._sent_out >= WRITE_OUT_BYTES:
-            write_out(self._fd, self._sent_out, self._hashed - self._sent_out)
-            self._sent_out = self._hashed
+        with disk_errors():
+            self._early.came_to(self._fd, self._hashed)
 
     def _settle(self) -> None:
         """Wait until the hash has come as far as the offset."""
