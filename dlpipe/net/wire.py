@@ -105,7 +105,7 @@ class WatchedStream(httpcore.NetworkStream):
 
     def _fill(self, sock: socket.socket, buffer: memoryview, within_s: float) -> int:
         """Let the kernel fill the buffer, as far as it comes within a moment: one call for a block instead of many."""
-        ends = self._deadline = self._clock() + within_s
+        self.expect_within(within_s)
         if self._patient is None:
             self._patient = not isinstance(sock, ssl.SSLSocket) and _made_patient(sock)
         timeout = None if self._patient else within_s
@@ -117,8 +117,7 @@ class WatchedStream(httpcore.NetworkStream):
             try:
                 return sock.recv_into(buffer, 0, socket.MSG_WAITALL)
             except BlockingIOError:  # nothing came at all
-                if self._clock() >= ends:
-                    raise TimeoutError("nothing came") from None
+                self._time_left(None)
 
     def close(self) -> None:
         self._inner.close()

@@ -243,6 +243,9 @@ def test_every_word_of_an_imprint_counts(tmp_path: Path) -> None:
         taken = imprints.take(file.fileno(), DIGEST)
         assert taken is not None
         assert imprints.stands(taken, file.fileno())
+        found = os.fstat(file.fileno())
+        assert (taken.size, taken.device, taken.inode) == (found.st_size, found.st_dev, found.st_ino)
+        assert (taken.mtime_ns, taken.ctime_ns) == (found.st_mtime_ns, found.st_ctime_ns)
         for field in fields(Imprint):
             if field.name != "sha256":  # that one is compared with what the ledger says
                 value = getattr(taken, field.name)
