@@ -302,8 +302,8 @@ MUTANTS = (
     ),
     Mutant(
         "disk-error-unheard", "what the disk says of bytes written out early is lost", "dlpipe/store/preallocate.py",
-        "    if number and number not in _CANNOT:\n        raise OSError(number, os.strerror(number))\n    return number",
-        "    return number", ("tests/unit/store/test_early.py",),
+        "raise OSError(number, os.strerror(number))\n    return number ==", "pass\n    return number ==",
+        ("tests/unit/store/test_early.py",),
     ),
     Mutant(
         "open-to-change", "a published file may be written to", _LOCAL,
