@@ -77,19 +77,23 @@ def _has_passed(ctime_ns: int) -> bool:
 def _boot() -> str | None:
     """Another boot may have lost what a disk had only promised to keep; and another machine has another one."""
     try:
-        return (_PROC / "sys/kernel/random/boot_id").read_text(encoding="ascii").strip() or None
-    except (OSError, ValueError):
+        return _read("sys/kernel/random/boot_id").strip() or None
+    except OSError:
         return None
 
 
 def is_local(fd: int) -> bool:
     """Is the file on a file system that this kernel alone writes to?"""
     try:
-        about = (_PROC / f"self/fdinfo/{fd}").read_text(encoding="ascii")
+        about = _read(f"self/fdinfo/{fd}")
         mount = next(line.split()[1] for line in about.splitlines() if line.startswith("mnt_id:"))
-        for line in (_PROC / "self/mountinfo").read_text(encoding="utf-8", errors="replace").splitlines():
+        for line in _read("self/mountinfo").splitlines():
             if line.split(" ", 1)[0] == mount:
                 return line.partition(" - ")[2].split(" ", 1)[0] in LOCAL
-    except (OSError, ValueError, IndexError, StopIteration):
+    except (OSError, IndexError, StopIteration):
         pass
     return False
+
+
+def _read(name: str) -> str:
+    return (_PROC / name).read_bytes().decode("utf-8", "replace")
