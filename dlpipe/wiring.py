@@ -86,7 +86,7 @@ __all__ = [
 
 log = logging.getLogger(__name__)
 _HELPER_THREADS = 2
-_LATER_S = 2.5
+_LATER_S = 5.0
 _lock = threading.RLock()
 _built: dict[int, Deps] = {}
 _counting: list[Tally] = []
