@@ -43,6 +43,10 @@ fast: setup ## The fast tests: unit, contract and model
 test: setup ## All tests
 	$(BIN)/python -m pytest -n $(WORKERS) $(ARGS)
 
+.PHONY: engines
+engines: setup ## The integration tests on PostgreSQL, RabbitMQ and an S3 server; half an hour. PAIR=redis for one row
+	@$(BIN)/python -m tests.pairs $(if $(PAIR),--only $(PAIR)) -- -n $(WORKERS) $(ARGS)
+
 .PHONY: demo
 demo: setup ## Show the pipeline at work on this machine
 	@$(BIN)/python ops/demo.py $(ARGS)

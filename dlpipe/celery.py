@@ -22,6 +22,8 @@ from dlpipe.core.ports import Hint, Queued
 
 OVERLAY_ENV = "CELERY_CONFIG_MODULE"
 OVERLAY = "celeryconfig"
+CONFIRM_S = 10.0
+"""RabbitMQ confirms each message, and in an alarm says nothing until it is over: nobody who plans waits for that."""
 
 
 def _overlay() -> dict[str, Any]:
@@ -74,31 +76,72 @@ class CeleryPublisher:
         self._app = celery
 
     def publish(self, hints: Sequence[Hint]) -> None:
-        try:
-            self._answers()
-            with self._app.producer_pool.acquire(block=True, timeout=10) as acquired:
-                producer: Any = acquired
-                with producer.batch():  # one push of what Redis is sent; other brokers get each at once
-                    for hint in hints:
-                        self._send_first(hint, producer)
-        except (OperationalError, BatchPublishError, OSError, MessageNacked) as error:
-            raise BrokerUnavailable(f"the broker did not answer ({type(error).__name__})") from error
+        # One push of what Redis is sent; other brokers get each at once.
+        with self._producer() as producer, producer.batch():
+            for hint in hints:
+                self._send_first(hint, producer)
 
     def _send_first(self, hint: Hint, producer: Any) -> None:
         """As a chain sends its first step, only together with others; the last of `chain` is the next."""
         args = (hint.job_id, hint.run)
-        steps = [self._app.signature(f"dlpipe.{row.name}", args=args, immutable=True) for row in hint.stages]
+        steps = [
+            self._app.signature(f"dlpipe.{row.name}", args=args, immutable=True, **self._way(row, hint.node))
+            for row in hint.stages
+        ]
         if steps:
-            steps[0].apply_async(producer=producer, chain=steps[:0:-1], retry=False)
+            steps[0].apply_async(producer=producer, chain=steps[:0:-1], retry=False, confirm_timeout=CONFIRM_S)
+
+    def steer(self, steps: Sequence[dict[str, Any]], node: str | None) -> None:
+        """Let those of a chain's further steps that work on the part go to the node where it is."""
+        for step in steps:
+            row = flow.stage(str(step["task"]).removeprefix("dlpipe."))
+            if row.staged:
+                step["options"].pop("queue", None)
+                step["options"].update(self._way(row, node))
+
+    def _way(self, row: flow.StageRow, node: str | None) -> dict[str, Any]:
+        """To be given to a signature; without a node it goes by its route."""
+        return {"queue": self.node_queue(row.queue, node)} if node and row.staged else {}
+
+    def node_queue(self, kind: flow.Queue, node: str) -> str:
+        """Its name in routes, once it is known how to declare it: Celery would make up another kind of queue."""
+        binding, queues = defaults.node_queue(kind, node, wiring.settings()), self._app.amqp.queues
+        if binding.name not in queues:
+            queues.add(binding)
+        return str(binding.name)
 
     def send(self, task: str, job_ids: Sequence[str]) -> None:
         """One message per job; the queue is that of the task's route."""
+        self._send([self._app.signature(task, args=(job_id,), immutable=True) for job_id in job_ids])
+
+    def ask_nodes(self, task: str, nodes: Sequence[str]) -> None:
+        """One message for each of these nodes, which nobody else gets."""
+        queues = [self.node_queue(flow.Queue.DISK, node) for node in nodes]
+        if queues:
+            self._send([self._app.signature(task, immutable=True, queue=queue) for queue in queues])
+
+    def _send(self, tasks: Sequence[Any]) -> None:
+        with self._producer() as producer:
+            for one in tasks:
+                one.apply_async(producer=producer, retry=False, confirm_timeout=CONFIRM_S)
+
+    @contextmanager
+    def _producer(self) -> Iterator[Any]:
+        """Somebody to send with; BrokerUnavailable, whatever fails meanwhile."""
         try:
             self._answers()
-            for job_id in job_ids:
-                self._app.signature(task, args=(job_id,), immutable=True).apply_async(retry=False)
-        except (OperationalError, OSError, MessageNacked) as error:
-            raise BrokerUnavailable(f"the broker did not answer ({type(error).__name__})") from error
+            with self._app.producer_pool.acquire(block=True, timeout=10) as acquired:
+                producer: Any = acquired
+                try:
+                    yield producer
+                except Exception:
+                    # Its connection has ended, or an answer that is late would count for the next message.
+                    producer.connection.collect()
+                    raise
+        except (OperationalError, BatchPublishError, OSError, MessageNacked) as error:
+            what = type(error.__cause__ or error)  # kombu's own name for it says less
+            said = "refused a message" if what is MessageNacked else "did not answer"
+            raise BrokerUnavailable(f"the broker {said} ({what.__name__})") from error
 
     def _answers(self) -> None:
         """Ask first: left to itself, sending to a broker that is away tries for many seconds."""
@@ -114,17 +157,28 @@ class CeleryPublisher:
             found[name] = found.get(name, frozenset()) | {row.name}
         return found
 
-    def waiting(self) -> list[Queued] | None:
-        queues = self._queues()
+    def waiting(self, nodes: Collection[str] = ()) -> list[Queued] | None:
+        queues = {name: (stages, "") for name, stages in self._queues().items()}
+        for node in nodes:
+            for kind in flow.NODE_QUEUES:
+                staged = frozenset(row.name for row in flow.STAGES if row.staged and row.queue is kind)
+                queues[self.node_queue(kind, node)] = (staged, node)
         found = self._depths(queues)
-        return None if found is None else [Queued(stages, found[queue]) for queue, stages in queues.items()]
+        if found is None:
+            return None
+        return [Queued(stages, found[queue], node) for queue, (stages, node) in queues.items()]
 
     def depths(self) -> Mapping[str, int]:
-        """How many messages wait in each queue that stages, or this app's configuration, know of."""
-        found = self._depths({*self._queues(), *(str(name) for name in self._app.amqp.queues)})
+        """How many messages wait in each queue that stages, or this app's configuration, know of.
+
+        By the names of `-Q` and of the alerts, whatever the broker calls them.
+        """
+        queues: Mapping[str, Any] = self._app.amqp.queues
+        known = {str(name): str(queue.alias or name) for name, queue in queues.items()}
+        found = self._depths({*self._queues(), *known})
         if found is None:
             raise BrokerUnavailable("the broker did not answer")
-        return found
+        return {known.get(queue, queue): count for queue, count in found.items()}
 
     def _depths(self, queues: Collection[str]) -> dict[str, int] | None:
         gone: tuple[type[BaseException], ...] = (OperationalError, OSError)

@@ -44,12 +44,13 @@ def config(settings: Settings) -> dict[str, Any]:
         "enable_utc": True,
         "timezone": "UTC",
         "task_default_queue": Queue.NET.value,
-        "task_queues": [_queue(queue.value, settings) for queue in Queue],
+        "task_queues": [*(_queue(queue.value, settings) for queue in Queue), *_own_queues(settings)],
         "task_routes": {
             **{f"dlpipe.{row.name}": {"queue": row.queue.value} for row in flow.STAGES},
             "dlpipe.plan": {"queue": Queue.PLAN.value},
             "dlpipe.dispatch": {"queue": Queue.BEAT.value},
             "dlpipe.reconcile": {"queue": Queue.BEAT.value},
+            "dlpipe.sweep": {"queue": Queue.BEAT.value},
             "dlpipe.enqueue_download": {"queue": Queue.NET.value},
             "dlpipe.register_download": {"queue": Queue.DISK.value},
             "dlpipe.sync_torrents": {"queue": Queue.BEAT.value},
@@ -106,6 +107,16 @@ def _queue(name: str, settings: Settings) -> Binding:
         return Binding(name, routing_key=name)
     arguments = {"x-queue-type": "quorum", "x-consumer-timeout": CONSUMER_TIMEOUT_MS}
     return Binding(f"{name}.quorum", alias=name, routing_key=f"{name}.quorum", queue_arguments=arguments)
+
+
+def node_queue(kind: Queue, node: str, settings: Settings) -> Binding:
+    """The queue of that kind from which only this node takes."""
+    return _queue(flow.node_queue(kind, node), settings)
+
+
+def _own_queues(settings: Settings) -> list[Binding]:
+    own = settings.own_node
+    return [node_queue(kind, own, settings) for kind in flow.NODE_QUEUES] if own else []
 
 
 def _torrents(settings: Settings) -> dict[str, Any]:

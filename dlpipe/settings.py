@@ -23,6 +23,7 @@ from urllib.parse import quote
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, model_validator
 
 from dlpipe.core.errors import Misconfigured
+from dlpipe.core.nodes import MISSED_BEATS
 from dlpipe.embedded.redis import socket_path
 from dlpipe.lease.connect import SENTINEL, connect
 
@@ -43,6 +44,7 @@ _PATHS = (
     "torrents.local_path",
 )
 _BUCKET = re.compile(r"(?:s3|gs|az)://[A-Za-z0-9][A-Za-z0-9._-]{1,62}(?:/[A-Za-z0-9._=-]+)*/?")
+_NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 _SQLITE_FILE = re.compile(r"(sqlite(?:\+\w+)?:///)(?!/|file:|:memory:)([^?]+)(.*)", re.DOTALL)
 
 
@@ -67,6 +69,7 @@ class Store(_Section):
     """Files in a folder, or, with `url`, in a bucket; parts on their way are always below `root`."""
 
     root: Path | None = None
+    staging: Literal["shared", "node"] = "shared"
     shard_width: int = Field(2, ge=0, le=8)
     url: str | None = None
     endpoint: str | None = None
@@ -215,6 +218,19 @@ class Heal(_Section):
     max_missing: int = Field(100, ge=0)
 
 
+class Nodes(_Section):
+    """Signs of life of nodes whose staging folders are their own (`store.staging`)."""
+
+    beat_s: float = Field(10.0, gt=0, le=3_600)
+    gone_after_s: float = Field(120.0, gt=0, le=86_400)
+
+    @model_validator(mode="after")
+    def _possible(self) -> Nodes:
+        if self.gone_after_s <= MISSED_BEATS * self.beat_s:
+            raise ValueError(f"gone_after_s must be more than {MISSED_BEATS} times beat_s, or a busy node is given up")
+        return self
+
+
 class Torrents(_Section):
     """The qBittorrent that transfers torrents for us; without `url` there is none."""
 
@@ -306,6 +322,7 @@ class Settings(_Section):
     quota: Quota = Quota()
     dispatch: Dispatch = Dispatch()
     heal: Heal = Heal()
+    nodes: Nodes = Nodes()
     torrents: Torrents = Torrents()
     worker: Worker = Worker()
     broker: Broker = Broker()
@@ -328,6 +345,15 @@ class Settings(_Section):
             raise ValueError("broker_url names Sentinels, so broker.sentinel_master must say what they call the server")
         return self
 
+    @model_validator(mode="after")
+    def _node_named(self) -> Settings:
+        if self.store.staging == "node" and not _NODE.fullmatch(self.node):
+            raise ValueError(
+                "node names a queue and a folder where store.staging is node: use letters, digits, dots, dashes and "
+                "underscores, 63 at most, beginning with a letter or digit"
+            )
+        return self
+
     @property
     def lease_master(self) -> str | None:
         return self.redis.sentinel_master or (self.broker.sentinel_master if self.redis_url is None else None)
@@ -343,6 +369,11 @@ class Settings(_Section):
     @property
     def store_root(self) -> Path:
         return (self.store.root or self.home_dir / "store").expanduser().absolute()
+
+    @property
+    def own_node(self) -> str | None:
+        """The name under which this machine has a staging folder and queues of its own, if it has."""
+        return self.node if self.store.staging == "node" else None
 
     @property
     def http_cache(self) -> Path:

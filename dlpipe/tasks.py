@@ -7,19 +7,19 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from celery import Task, signals
 from celery.result import EagerResult
 
-from dlpipe import wiring
+from dlpipe import presence, wiring
 from dlpipe.celery import CeleryPublisher, app
 from dlpipe.core.downloads import StartAnswer
-from dlpipe.core.errors import DlpipeError, LeaseUnavailable
+from dlpipe.core.errors import BrokerUnavailable, DlpipeError, LeaseUnavailable
 from dlpipe.core.flow import STAGES, Queue
 from dlpipe.core.model import Scope
 from dlpipe.pipeline import dispatch as dispatching
-from dlpipe.pipeline import planner, runner, torrent_files, torrent_sync, torrents
+from dlpipe.pipeline import nodes, planner, runner, torrent_files, torrent_sync, torrents
 from dlpipe.pipeline import reconcile as healing
 from dlpipe.pipeline.deps import Deps
 from dlpipe.pipeline.planner import PlanSummary
@@ -72,6 +72,8 @@ def _stage(task: Any, name: str, job_id: str, run: int) -> str:
     outcome = runner.run(deps(), name, job_id, run)
     if not outcome.goes_on:
         task.request.chain = None  # the rest of the chain has nothing to do
+    elif isinstance(outcome, runner.Done) and wiring.settings().own_node:
+        CeleryPublisher(app).steer(task.request.chain or (), outcome.node)
     return str(outcome)
 
 
@@ -153,7 +155,20 @@ def dispatch() -> str:
 @app.task(name="dlpipe.reconcile")
 def reconcile() -> str:
     with wiring.single_flight("reconcile", ttl_s=2 * wiring.settings().heal.deadline_s) as ours:
-        return str(remembered(healing.reconcile(deps()))) if ours else "another one is at it"
+        return str(_everywhere(remembered(healing.reconcile(deps())))) if ours else "another one is at it"
+
+
+def _everywhere(report: healing.Report) -> healing.Report:
+    """Ask the other nodes, if they have staging folders of their own, to look after them."""
+    with suppress(BrokerUnavailable):
+        CeleryPublisher(app).ask_nodes(sweep.name, nodes.sweepers(deps()))
+    return report
+
+
+@app.task(name="dlpipe.sweep")
+def sweep() -> str:
+    with wiring.single_flight(f"sweep.{wiring.settings().node}", ttl_s=2 * wiring.settings().heal.deadline_s) as ours:
+        return str(healing.sweep(deps())) if ours else "another one is at it"
 
 
 def remembered(report: healing.Report) -> healing.Report:
@@ -178,9 +193,24 @@ def _before_work(**_: Any) -> None:
     try:
         wiring.prepare()
     except DlpipeError as error:
-        # Celery would swallow it, and a worker that can do nothing would take messages all the same.
-        sys.stderr.write(f"error: {error}\n  {error.hint}\n")
-        raise SystemExit(2) from error
+        _refuse(error)
+
+
+def _refuse(error: DlpipeError) -> NoReturn:
+    # Celery would swallow it, and a worker that can do nothing would take messages all the same.
+    sys.stderr.write(f"error: {error}\n  {error.hint}\n")
+    raise SystemExit(2) from error
+
+
+@signals.worker_init.connect(weak=False)
+def _at_its_node(**_: Any) -> None:
+    own = wiring.settings().own_node
+    if own and presence.take_own(app, own):
+        try:
+            wiring.sign_of_life(())  # no sign of life yet, but whose name it is
+        except DlpipeError as error:
+            _refuse(error)
+        presence.install(app, own, wiring.settings().nodes.beat_s, wiring.sign_of_life)
 
 
 @signals.worker_init.connect(weak=False)

@@ -29,7 +29,8 @@ from dlpipe.core.figures import Totals, Waiting
 from dlpipe.core.flow import Queue
 from dlpipe.core.layout import Equal
 from dlpipe.core.model import Scope
-from dlpipe.core.ports import BlobStore, Publisher, TorrentClient
+from dlpipe.core.nodes import NodePolicy
+from dlpipe.core.ports import BlobStore, Publisher, Staging, TorrentClient
 from dlpipe.core.quota import QuotaPolicy
 from dlpipe.core.resume import ResumePolicy
 from dlpipe.core.retries import RetryPolicy
@@ -48,6 +49,7 @@ from dlpipe.lease.lock import RedisLeases
 from dlpipe.lease.progress import RedisProgress
 from dlpipe.lease.reservations import RedisReservations
 from dlpipe.lease.watch import RedisWatch
+from dlpipe.pipeline import nodes
 from dlpipe.pipeline.deps import Deps, HealPolicy, Policy, StreamPolicy
 from dlpipe.pipeline.settling import settle
 from dlpipe.pipeline.top import Watcher
@@ -77,6 +79,7 @@ __all__ = [
     "private_redis",
     "settings",
     "show_metrics",
+    "sign_of_life",
     "single_flight",
     "stack",
     "standing",
@@ -87,6 +90,8 @@ __all__ = [
 log = logging.getLogger(__name__)
 _HELPER_THREADS = 2
 _LATER_S = 5.0
+_Place = tuple[str, str | None, str | None]
+"""Where a Redis is: its address, and with Sentinels the name of the master and their password."""
 _lock = threading.RLock()
 _built: dict[int, Deps] = {}
 _counting: list[Tally] = []
@@ -115,7 +120,6 @@ def _build(chosen: Settings, publisher: Publisher) -> Deps:
     from dlpipe.net import guard, urls
     from dlpipe.net.flips import HostFlips, LocalFlips, SharedFlips
     from dlpipe.sources.http import HttpSource
-    from dlpipe.store import LocalStaging
 
     _arm_crash_points()
     ledger = database()
@@ -125,22 +129,38 @@ def _build(chosen: Settings, publisher: Publisher) -> Deps:
         database=ledger,
         leases=_leases(),
         store=blob_store(chosen),
-        staging=LocalStaging(
-            chosen.store_root,
-            chosen.stream.preallocate_bytes,
-            # Who reads it again to send it on had better find it in memory.
-            chosen.stream.uncached_bytes if chosen.store.url is None else None,
-        ),
+        staging=_staging(chosen),
         source=HttpSource(_hub(chosen, net)),
         publisher=publisher,
         progress=RedisProgress(line),
         reservations=RedisReservations(line),
-        flips=HostFlips(SharedFlips(_host_line(os.getpid())), LocalFlips()),
+        flips=HostFlips(SharedFlips(_host_line(_redis_place(chosen), os.getpid())), LocalFlips()),
         parse_url=urls.parse,
         policy=policy(chosen),
         forbidden=lambda host, port: guard.forbidden(host, port, net),
         telemetry=_counting[0] if _counting else Silent(),
     )
+
+
+def _staging(chosen: Settings) -> Staging:
+    from dlpipe.store import LocalStaging
+
+    own_disk = chosen.store.url is not None
+    return LocalStaging(
+        chosen.store_root,
+        chosen.stream.preallocate_bytes,
+        # Who reads it again to send it to a bucket had better find it in memory.
+        chosen.stream.uncached_bytes if chosen.store.url is None else None,
+        node=chosen.own_node,
+        own_disk=own_disk,
+    )
+
+
+def sign_of_life(kinds: Sequence[Queue]) -> bool:
+    """Of a worker's main process, which may fork: it makes nothing but what children can take over."""
+    chosen = settings()
+    here = policy(chosen).nodes
+    return here is not None and nodes.beat(database(), _staging(chosen), here, kinds)
 
 
 def folder_store(chosen: Settings) -> BlobStore:
@@ -229,6 +249,7 @@ def policy(chosen: Settings) -> Policy:
             part_age_s=chosen.heal.part_age_s,
             max_missing=chosen.heal.max_missing,
         ),
+        nodes=NodePolicy(chosen.own_node, chosen.nodes.beat_s, chosen.nodes.gone_after_s) if chosen.own_node else None,
     )
 
 
@@ -310,7 +331,7 @@ def _hub(chosen: Settings, policy: NetPolicy) -> Hub:
     return Hub(
         policy,
         limits=limits.read(chosen.net.limits_file, limits.Bounds(chosen.net.rate_per_s, chosen.net.slots_per_host)),
-        line=_host_line(os.getpid()),
+        line=_host_line(_redis_place(chosen), os.getpid()),
         caching=CachePolicy(chosen.http_cache, chosen.net.cache_mib * MIB, chosen.net.cache_ttl_s)
         if chosen.net.cache
         else None,
@@ -318,12 +339,12 @@ def _hub(chosen: Settings, policy: NetPolicy) -> Hub:
 
 
 @cache
-def _host_line(_pid: int) -> RedisLine:
+def _host_line(place: _Place, _pid: int) -> RedisLine:
     """Where the processes agree about hosts."""
     from dlpipe.net.line import RedisLine
 
     # A client of its own: who waits for a turn at a host must not wait long for Redis to say so.
-    client = _redis(socket_timeout=1, socket_connect_timeout=1, retry=Retry(NoBackoff(), 0))
+    client = _redis(place, socket_timeout=1, socket_connect_timeout=1, retry=Retry(NoBackoff(), 0))
     return RedisLine(client)
 
 
@@ -406,14 +427,17 @@ def trash() -> LocalTrash:
 
 @cache
 def redis_client() -> redis.Redis:
-    return _redis(socket_timeout=10, socket_connect_timeout=5, health_check_interval=30)
+    return _redis(_redis_place(settings()), socket_timeout=10, socket_connect_timeout=5, health_check_interval=30)
 
 
-def _redis(**options: Any) -> redis.Redis:
-    chosen = settings()
+def _redis_place(chosen: Settings) -> _Place:
     secret = chosen.redis.sentinel_password
-    password = secret.get_secret_value() if secret else None
-    return connect(chosen.redis_uri, master=chosen.lease_master, sentinel_password=password, **options)
+    return chosen.redis_uri, chosen.lease_master, secret.get_secret_value() if secret else None
+
+
+def _redis(place: _Place, **options: Any) -> redis.Redis:
+    url, master, password = place
+    return connect(url, master=master, sentinel_password=password, **options)
 
 
 @cache
@@ -439,7 +463,7 @@ def watcher(publisher: Callable[[], Publisher], scope: Scope) -> Watcher:
 
 @cache
 def _impatient_redis() -> redis.Redis:
-    return _redis(socket_timeout=1, socket_connect_timeout=1)
+    return _redis(_redis_place(settings()), socket_timeout=1, socket_connect_timeout=1)
 
 
 def single_flight(name: str, ttl_s: float) -> SingleFlight:

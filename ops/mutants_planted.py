@@ -112,7 +112,7 @@ MUTANTS = (
         "state-before-effect", "FINALIZED is entered before the file has its name", _RUNNER,
         """        result = (stage.probe(work) if work.op.seen else None) or stage.perform(work)
         crash_point(f"{stage_name}.performed")
-        work.lease.check()
+        work.lease.check_held()
 """,
         """        if stage_name == "finalize":
             with deps.database.write() as unit:
@@ -125,7 +125,7 @@ MUTANTS = (
             with deps.database.write() as unit:
                 unit.ledger.finish(work.op, result, "ok")
             return Done(State.FINALIZED)
-        work.lease.check()
+        work.lease.check_held()
 """,
         (f"{_CRASH}::test_whoever_is_killed_the_job_ends_once", "-k", "finalize.before_link and sqlite"),
     ),
@@ -155,10 +155,10 @@ MUTANTS = (
     Mutant(
         "record-in-two-transactions", "the state is on record, and the result is not", _RUNNER,
         '            unit.ledger.finish(work.op, result, "ok")\n            crash_point(f"{stage_name}.recording")\n'
-        "            return state\n\n        done = Done(settle(deps.database, record))\n",
+        "            return state\n\n        done = Done(settle(deps.database, record), node=job.node)\n",
         "            return state\n\n        def finish(unit: Unit) -> None:\n"
         '            unit.ledger.finish(work.op, result, "ok")\n            crash_point(f"{stage_name}.recording")\n\n'
-        "        done = Done(settle(deps.database, record))\n        settle(deps.database, finish)\n",
+        "        done = Done(settle(deps.database, record), node=job.node)\n        settle(deps.database, finish)\n",
         (_CRASH, "-k", "recording and sqlite"),
     ),
     Mutant(

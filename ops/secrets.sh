@@ -1,15 +1,18 @@
 #!/bin/sh
 # Makes the passwords that docker-compose.yml reads, and the addresses that hold them, below ./secrets:
 #   sh ops/secrets.sh [--broker redis|rabbitmq] [DIRECTORY]
-# Passwords that are there are kept; what is made of them is written anew. Nothing is printed but names.
+# Passwords that are there are kept, and so is the broker; what is made of them is written anew. Nothing is printed but
+# names.
 set -eu
+LC_ALL=C
+export LC_ALL
 
 die() {
     echo "secrets: $*" >&2
     exit 2
 }
 
-broker=redis
+broker=
 folder=
 while [ $# -gt 0 ]; do
     case $1 in
@@ -26,7 +29,7 @@ while [ $# -gt 0 ]; do
     esac
     shift
 done
-case $broker in redis | rabbitmq) ;; *) die "the broker is redis or rabbitmq, not $broker" ;; esac
+case $broker in '' | redis | rabbitmq) ;; *) die "the broker is redis or rabbitmq, not $broker" ;; esac
 [ -n "$folder" ] || folder=$(dirname "$0")/../secrets
 
 # Only the owner gets into the folder. The files are open to all, because Compose hands them to the services with
@@ -48,12 +51,22 @@ password() {
     cat "$1"
 }
 
-postgres=$(password postgres_password)
-redis=$(password redis_password)
-rabbitmq=$(password rabbitmq_password)
+# The same, for one that goes into an address: of your own, too, it may hold only what nothing there reads as a sign.
+plain() {
+    word=$(password "$1")
+    case $word in *[!A-Za-z0-9._~-]*) die "$1 may hold letters, digits and . _ ~ - only: it goes into addresses" ;; esac
+    printf %s "$word"
+}
+
+postgres=$(plain postgres_password)
+redis=$(plain redis_password)
+rabbitmq=$(plain rabbitmq_password)
+bucket=$(plain s3_password)
 flower=$(password flower_password)
-bucket=$(password s3_password)
 password grafana_password >/dev/null
+if [ -z "$broker" ]; then
+    case $(cat broker_url 2>/dev/null) in amqp*) broker=rabbitmq ;; *) broker=redis ;; esac
+fi
 
 printf 'postgresql+psycopg://dlpipe:%s@postgres:5432/dlpipe' "$postgres" | put database_url
 printf 'redis://dlpipe:%s@redis:6379/1' "$redis" | put redis_url
@@ -78,7 +91,7 @@ printf '{"identities": [{"name": "dlpipe", "credentials": [{"accessKey": "dlpipe
 printf ' "actions": ["Admin", "Read", "Write", "List"]}]}\n' >>.s3.json
 put s3.json <.s3.json
 rm -f .s3.json
-[ -s store_credentials ] ||
+[ -s store_credentials ] && ! grep -q '^access_key_id = "dlpipe"$' store_credentials ||
     printf 'access_key_id = "dlpipe"\nsecret_access_key = "%s"\n' "$bucket" | put store_credentials
 
 # One USER:PASSWORD a line; lines of your own are kept.

@@ -16,20 +16,28 @@ from sqlalchemy import make_url
 from dlpipe.db import SqlDatabase
 from dlpipe.db.migrate import migrate
 from dlpipe.db.schema import SCHEMA_VERSION, metadata
+from tests import engines
 from tests import postgres as postgres_server
 from tests.ledgers import Bench
 from tests.objectserver import ObjectServer
 from tests.objectserver import missing as object_server_missing
 from tests.postgres import Postgres
+from tests.tally import Tally
 
 ENGINES = ("sqlite", "postgresql")
 
 
-def pytest_configure() -> None:
+def pytest_addoption(parser: pytest.Parser) -> None:
+    engines.add_options(parser)
+
+
+def pytest_configure(config: pytest.Config) -> None:
     """Commands that tests start must hear Ctrl-C, also where a shell started the tests deaf to it (`make test &`)."""
     for number in (signal.SIGINT, signal.SIGQUIT):
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, signal.default_int_handler if number is signal.SIGINT else signal.SIG_DFL)
+    config.pluginmanager.register(engines, "engines")
+    config.pluginmanager.register(Tally(config), "tally")
 
 
 def absent(reason: str) -> NoReturn:

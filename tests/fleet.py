@@ -7,18 +7,22 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 import sqlalchemy as sa
+from celery import Celery
 
+from dlpipe import defaults
 from dlpipe.db import SqlDatabase
 from dlpipe.embedded.process import birth
 from dlpipe.embedded.tether import tethered
+from dlpipe.settings import load
 from tests.servers import Valkey, wait_until
-from tests.world import blobs, sha256, staged
+from tests.shelf import Folder, Shelf
+from tests.world import sha256, staged
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 QUICK = {
@@ -85,8 +89,10 @@ class Process:
 
 
 class Fleet:
-    def __init__(self, home: Path, broker: Valkey, **settings: str) -> None:
-        self.home, self.broker = home, broker
+    """On the broker, its own SQLite and its own folder, unless the settings name others; the shelf is as they say."""
+
+    def __init__(self, home: Path, broker: Valkey, shelf: Shelf | None = None, /, **settings: str) -> None:
+        self.home, self.broker, self.shelf = home, broker, shelf or Folder()
         home.mkdir(parents=True, exist_ok=True)
         self.env = {
             "PATH": os.environ.get("PATH", "/usr/bin:/bin"),
@@ -100,21 +106,25 @@ class Fleet:
         }
         self.cwd = REPOSITORY
         self.processes: list[Process] = []
-        self.database = SqlDatabase(f"sqlite:///{home / 'ledger.db'}")
+        self.database = SqlDatabase(settings.get("DLPIPE_DATABASE_URL", f"sqlite:///{home / 'ledger.db'}"))
+        self._looks: Celery | None = None
 
     # ── starting ──
 
-    def celery(self, name: str, *words: str, **env: str) -> Process:
-        argv = [sys.executable, "-m", "celery", "-A", "dlpipe", *words]
+    def celery(self, name: str, *words: str, within: Sequence[str] = (), **env: str) -> Process:
+        """`within`: a command that runs another one, as `ip netns exec` does."""
+        argv = [*within, sys.executable, "-m", "celery", "-A", "dlpipe", *words]
         process = Process(name, argv, {**self.env, **env}, self.cwd, self.home / f"{name}.log")
         self.processes.append(process)
         return process
 
-    def worker(self, name: str, *more: str, pool: str = "threads", size: int = 4, **env: str) -> Process:
+    def worker(
+        self, name: str, *more: str, pool: str = "threads", size: int = 4, within: Sequence[str] = (), **env: str
+    ) -> Process:
         """A worker that is ready to take work when this returns."""
         process = self.celery(
             name, "worker", "-P", pool, "-c", str(size), "-n", f"{name}@test", "-l", "INFO",
-            "--without-gossip", "--without-mingle", *more, **env,
+            "--without-gossip", "--without-mingle", *more, within=within, **env,
         )  # fmt: skip
         self.until(lambda: process.says("ready."), f"worker {name} to be ready", process)
         return process
@@ -152,6 +162,28 @@ class Fleet:
     def job(self, url: str) -> Any:
         return self.sql("SELECT * FROM artifact_jobs WHERE request_url = :url", url=url)[0]
 
+    def job_id(self, url: str) -> str:
+        """As callers and messages have it; engines have types of their own."""
+        return str(self.job(url).job_id)
+
+    def waiting(self) -> int:
+        """How many messages for stages lie in the broker and were given to nobody."""
+        from dlpipe.celery import CeleryPublisher  # it reads settings
+
+        if self._looks is None:
+            self._looks = Celery("looks", set_as_current=False)
+            self._looks.config_from_object(defaults.config(load(self.env).settings))
+        found = CeleryPublisher(self._looks).waiting()
+        assert found is not None, "the broker does not answer"
+        return sum(queue.messages for queue in found)
+
+    def blobs(self) -> dict[str, bytes]:
+        """The finished files by their names."""
+        return self.shelf.contents(self.home / "store")
+
+    def staged(self) -> list[str]:
+        return staged(self.home / "store")
+
     def ledger(self) -> dict[str, list[Any]]:
         """All that must not change when a late worker comes back."""
         tables = "jobs artifact_jobs artifact_ops artifacts job_artifacts hash_index url_index manifest".split()
@@ -168,7 +200,8 @@ class Fleet:
         try:
             wait_until(look, what, within_s)
         except TimeoutError as error:
-            states = self.states() if (self.home / "ledger.db").exists() else {}
+            file = self.database.sqlite_file
+            states = self.states() if file is None or file.exists() else {}
             logs = "".join(f"\n── {p.name} ──\n{p.log.read_text()[-1500:]}" for p in self.processes)
             raise TimeoutError(f"{error}; {states}{logs}") from None
 
@@ -190,9 +223,8 @@ class Fleet:
             )
             assert [(row.state, row.n, row.jobs) for row in counts] == [("finished", len(bodies), len(bodies))]
         assert self.sql("SELECT count(*) AS n FROM manifest")[0].n == len(bodies)
-        store = self.home / "store"
-        assert sorted(map(sha256, blobs(store).values())) == sorted({sha256(b) for b in bodies.values()})
-        assert staged(store) == []
+        assert sorted(map(sha256, self.blobs().values())) == sorted({sha256(b) for b in bodies.values()})
+        assert self.staged() == []
 
     # ── ending ──
 
@@ -204,7 +236,16 @@ class Fleet:
     ) -> None:
         for process in reversed(self.processes):
             process.stop()
+        if self._looks is not None:
+            disconnect(self._looks)
         self.database.close()
+
+
+def disconnect(app: Celery) -> None:
+    """Close its connections too; by itself it leaves that to whoever collects the garbage."""
+    pool: Any = app.pool
+    pool.force_close_all()
+    app.close()
 
 
 def is_gone(pid: int) -> bool:

@@ -1,7 +1,7 @@
-"""A line of network that can break: a port on loopback, and behind it a server's unix socket.
+"""A line of network that can break: a port on loopback, and behind it a server's unix socket, or another port.
 
 It runs as a process of its own, so that a test which is busy does not slow the line down. Run as a module it is that
-process: `python -m tests.link SOCKET`, told what to do on its standard input, one word a line.
+process: `python -m tests.link SOCKET|PORT HOST`, told what to do on its standard input, one word a line.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ _REPOSITORY = Path(__file__).resolve().parents[1]
 class Link:
     """The way to a server. `cut` breaks all connections and refuses new ones; `stall` lets nothing through."""
 
-    def __init__(self, behind: str) -> None:
-        argv = [sys.executable, "-m", "tests.link", behind]
+    def __init__(self, behind: str, host: str = "127.0.0.1") -> None:
+        argv = [sys.executable, "-m", "tests.link", behind, host]
         self._child = subprocess.Popen(
             tethered(argv), cwd=_REPOSITORY, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
         )
@@ -72,9 +72,9 @@ class Link:
 class _Line:
     """The process behind a Link."""
 
-    def __init__(self, behind: str) -> None:
+    def __init__(self, behind: str, host: str) -> None:
         self._behind = behind
-        self._listener = socket.create_server(("127.0.0.1", 0), backlog=256)
+        self._listener = socket.create_server((host, 0), backlog=256)
         self._lock = threading.Lock()
         self._open: set[socket.socket] = set()
         self._whole = True
@@ -110,13 +110,14 @@ class _Line:
             _start(self._connect, client)
 
     def _connect(self, client: socket.socket) -> None:
-        server = socket.socket(socket.AF_UNIX)
+        port = int(self._behind) if self._behind.isdigit() else None
+        server = socket.socket(socket.AF_UNIX if port is None else socket.AF_INET)
         with client, server:
             with suppress(OSError):
                 with self._lock:
                     if not self._whole:
                         return
-                    server.connect(self._behind)
+                    server.connect(self._behind if port is None else ("127.0.0.1", port))
                     self._open |= {client, server}
                 back = _start(self._copy, server, client)
                 self._copy(client, server)
@@ -149,6 +150,6 @@ if __name__ == "__main__":
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the owner says when it is over
     try:
-        _Line(sys.argv[1]).serve()
+        _Line(sys.argv[1], sys.argv[2]).serve()
     finally:
         os._exit(0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -60,9 +61,17 @@ class Pipeline(World):
             self.hub.close()
 
 
-def assert_holds(root: Path, *right: bytes, part: bytes | None = None) -> None:
+def assert_holds(world: World, *right: bytes, part: bytes | None = None) -> None:
     """The store has these files under their hashes and nothing else; the part, if any, is right as far as vouched."""
-    found = blobs(root)
+    _assert_held(world.blobs(), world.root, right, part)
+
+
+def assert_folder_holds(root: Path, *right: bytes, part: bytes | None = None) -> None:
+    """The same of a store in a folder."""
+    _assert_held(blobs(root), root, right, part)
+
+
+def _assert_held(found: Mapping[str, bytes], root: Path, right: Sequence[bytes], part: bytes | None) -> None:
     assert sorted(map(sha256, found.values())) == sorted(map(sha256, right)), f"other bytes: {sorted(found)}"
     left = staged(root)
     if part is None:

@@ -19,6 +19,7 @@ from tests.servers import free_port, wait_until
 _SERVER = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
 START_S = 90.0
 STOP_S = 30.0
+_ROOMS = 16
 CONFIG = """
 loopback_users = none
 default_user = dlpipe
@@ -26,6 +27,13 @@ default_pass = sesame
 disk_free_limit.absolute = 1MB
 vm_memory_high_watermark.relative = 0.9
 log.file.level = warning
+"""
+_MAKE_ROOMS = """
+[begin
+    ok = rabbit_vhost:add(Name, <<"tests">>),
+    All = <<".*">>,
+    ok = rabbit_auth_backend_internal:set_permissions(<<"dlpipe">>, Name, All, All, All, <<"tests">>)
+end || Name <- [%s]], ok.
 """
 
 
@@ -61,10 +69,18 @@ class RabbitMQ:
         }
         self._names: subprocess.Popen[bytes] | None = None
         self._server: subprocess.Popen[bytes] | None = None
+        self._rooms: list[str] = []
 
     @property
     def url(self) -> str:
         return f"amqp://dlpipe:sesame@127.0.0.1:{self.port}//"
+
+    def new_url(self) -> str:
+        """A virtual host in which nobody was before."""
+        if not self._rooms:  # many at once, as asking the server takes a second or two
+            self._rooms = [f"room-{uuid.uuid4().hex[:12]}" for _ in range(_ROOMS)]
+            self.ctl("eval", _MAKE_ROOMS % ",".join(f'<<"{name}">>' for name in self._rooms))
+        return f"amqp://dlpipe:sesame@127.0.0.1:{self.port}/{self._rooms.pop()}"
 
     def start(self) -> None:
         if self._names is None:
@@ -76,6 +92,9 @@ class RabbitMQ:
         """Kill it, and start it with what it had on disk."""
         self._end(signal.SIGKILL)
         self.start()
+
+    def stop(self) -> None:
+        self._end(signal.SIGTERM)
 
     def ctl(self, *words: str) -> str:
         done = subprocess.run(

@@ -8,15 +8,16 @@ import random
 import stat
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 
 from dlpipe.core import flow, keys
 from dlpipe.core.flow import OpType
 from dlpipe.core.model import ArtifactJob, ArtifactRecord, JobView, OpView, Scope
-from dlpipe.core.ports import Claimed, Hint, Leases, Progress, Publisher, Reservations, Source
+from dlpipe.core.ports import BlobStore, Claimed, Hint, Leases, Progress, Publisher, Reservations, Source
 from dlpipe.core.states import State
 from dlpipe.db import SqlDatabase
 from dlpipe.db.clock import after
@@ -33,6 +34,9 @@ from tests.fakes.progress import FakeProgress
 from tests.fakes.publisher import FakePublisher
 from tests.fakes.reservations import FakeReservations
 from tests.fakes.source import FakeSource
+
+if TYPE_CHECKING:
+    from tests.shelf import Shelf
 
 DEFAULT = Scope()
 TABLES = (
@@ -55,6 +59,7 @@ def make_deps(
     database: SqlDatabase,
     root: Path,
     *,
+    store: BlobStore | None = None,
     leases: Leases | None = None,
     source: Source | None = None,
     publisher: Publisher | None = None,
@@ -65,7 +70,7 @@ def make_deps(
     return Deps(
         database=database,
         leases=leases or FakeLeases(),
-        store=LocalBlobStore(root),
+        store=store or LocalBlobStore(root),
         staging=LocalStaging(root),
         source=source or FakeSource(),
         publisher=publisher or FakePublisher(),
@@ -83,6 +88,7 @@ def make_deps(
 class World:
     database: SqlDatabase
     root: Path
+    shelf: Shelf | None = None
     source: FakeSource = field(default_factory=FakeSource)
     leases: FakeLeases = field(default_factory=FakeLeases)
     publisher: FakePublisher = field(default_factory=FakePublisher)
@@ -94,6 +100,7 @@ class World:
         made = make_deps(
             self.database,
             self.root,
+            store=self.shelf.store(self.root) if self.shelf else None,
             leases=self.leases,
             source=self.source,
             publisher=self.publisher,
@@ -212,7 +219,7 @@ class World:
         return staged(self.root)
 
     def blobs(self) -> dict[str, bytes]:
-        return blobs(self.root)
+        return self.shelf.contents(self.root) if self.shelf else blobs(self.root)
 
 
 def carry_out(deps: Deps, hint: Hint) -> list[runner.Outcome]:
@@ -253,6 +260,11 @@ def job_of(world: World, job_id: str) -> ArtifactJob:
             sa.select(*JOB_COLUMNS).join(jobs, jobs.c.job_id == artifact_jobs.c.job_id).where(jobs.c.job_id == job_id)
         ).one()
     return job_from(row, Scope(row.tenant_id, row.project_id))
+
+
+def epoch(moment: Any) -> float:
+    """Seconds since 1970, of a time as a raw row has it: each engine has a type of its own."""
+    return moment.timestamp() if isinstance(moment, datetime) else moment / 1000
 
 
 def no_links(code: int) -> Callable[..., None]:

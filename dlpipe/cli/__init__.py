@@ -44,6 +44,8 @@ _COMMANDS = {
     "replay": ("dlpipe.cli.wishes", "Do the stages of finished jobs again, without the network."),
     "torrents": ("dlpipe.cli.torrents", "Let qBittorrent transfer torrents, and follow them."),
     "reconcile": ("dlpipe.cli.admin", "Heal now what crashes left behind, instead of at the next beat."),
+    "nodes": ("dlpipe.cli.nodes", "List the nodes that have staging folders of their own."),
+    "drain": ("dlpipe.cli.nodes", "Let a node take no new jobs, so that it can be taken out."),
     "verify": ("dlpipe.cli.verify", "Check the whole against itself: every file, row and pointer."),
     "metrics": ("dlpipe.cli.metrics", "Print the ledger's figures for Prometheus."),
     "purge": ("dlpipe.cli.purge", "Archive jobs that ended long ago, then delete them."),

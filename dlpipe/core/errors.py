@@ -103,6 +103,12 @@ class LeaseLost(DlpipeError):
     code = "lease_lost"
 
 
+class WorkerEnding(LeaseLost):
+    """The lease is ours, and this process is told to end: stop, and hand it back. What is done may be recorded."""
+
+    code = "worker_ending"
+
+
 class StageFailure(DlpipeError):
     """A stage could not do its work; the runner turns this into one guarded write."""
 

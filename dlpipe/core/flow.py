@@ -32,17 +32,22 @@ class StageRow:
     queue: Queue
     progress: int
     """How far a job is, in percent, once this stage is recorded."""
+    staged: bool = False
+    """It works on the part in the staging folder."""
 
 
 STAGES: tuple[StageRow, ...] = (
     StageRow("head", OpType.HEAD, Queue.NET, 5),
-    StageRow("resume_decide", OpType.RESUME, Queue.NET, 10),
-    StageRow("stream", OpType.STREAM, Queue.NET, 80),
-    StageRow("finalize", OpType.FINALIZE, Queue.DISK, 90),
+    StageRow("resume_decide", OpType.RESUME, Queue.NET, 10, staged=True),
+    StageRow("stream", OpType.STREAM, Queue.NET, 80, staged=True),
+    StageRow("finalize", OpType.FINALIZE, Queue.DISK, 90, staged=True),
     StageRow("index", OpType.INDEX, Queue.DISK, 95),
     StageRow("dedupe", OpType.DEDUPE, Queue.DISK, 100),
 )
 _BY_NAME = {row.name: row for row in STAGES}
+STAGED = frozenset(row.name for row in STAGES if row.staged)
+NODE_QUEUES = (Queue.NET, Queue.DISK)
+"""Of these kinds each node has a queue of its own, where staging folders are not shared."""
 REPLAYABLE = ("stream", "finalize", "index", "dedupe")
 """The stages that can be done again from the stored file (JOB-7); those before them ask a server."""
 
@@ -50,6 +55,16 @@ REPLAYABLE = ("stream", "finalize", "index", "dedupe")
 def is_replayed(stage_name: str, replay_from: str) -> bool:
     """Does a replay from there do this stage again? It passes those before, and looks at nothing for them."""
     return stage_name in REPLAYABLE[REPLAYABLE.index(replay_from) :]
+
+
+def node_queue(kind: Queue, node: str) -> str:
+    """The queue of that kind from which only this node takes."""
+    return f"node.{kind.value}.{node}"
+
+
+def needs_part(state: State) -> bool:
+    """Does a run in this state have a stage left that works on the part?"""
+    return any(row.staged for row in remaining(state))
 
 
 def stage(name: str) -> StageRow:

@@ -206,6 +206,8 @@ class ArtifactJob:
     replay_from: str | None = None
     """The stage from which a replay does it all again."""
     request_id: str | None = None
+    node: str | None = None
+    """On whose disk its part is, where nodes share none."""
     put_off_s: float = 0.0
     """For how long the server has asked to come back later, as of the claim."""
 

@@ -38,14 +38,17 @@ class SqlBacklog:
 
     def waiting(self) -> dict[str, int]:
         prefer_indexes(self._connection)
-        query = sa.select(_NEXT, sa.func.count().label("n")).where(*_WAITING).group_by(_NEXT)
+        query = sa.select(NEXT, sa.func.count().label("n")).where(*WAITING).group_by(NEXT)
         return {row.stage: row.n for row in self._connection.execute(query)}
 
-    def take_lost(self, limit: int, lost_after_s: float, stages: Collection[str]) -> list[Hint]:
+    def take_lost(
+        self, limit: int, lost_after_s: float, stages: Collection[str], on: Collection[str] | None = None
+    ) -> list[Hint]:
         prefer_indexes(self._connection)
+        there = () if on is None else (sa.or_(NEXT.not_in(STAGED), sa.func.coalesce(_T.node, "").in_(sorted(on))),)
         lost = (
-            sa.select(_T.job_id, _NEXT)
-            .where(*_WAITING, _T.published_at < after(-lost_after_s), _NEXT.in_(sorted(stages)))
+            sa.select(_T.job_id, NEXT)
+            .where(*WAITING, _T.published_at < after(-lost_after_s), NEXT.in_(sorted(stages)), *there)
             .order_by(_T.published_at)
             .limit(limit)
             .with_for_update(skip_locked=True, of=artifact_jobs)
@@ -55,9 +58,9 @@ class SqlBacklog:
             return []
         rows = self._connection.execute(
             sa.update(artifact_jobs)
-            .where(_T.job_id.in_(begin), *_WAITING)
+            .where(_T.job_id.in_(begin), *WAITING)
             .values(published_at=now())
-            .returning(_T.job_id, _T.run, _T.state, _T.due_at)
+            .returning(_T.job_id, _T.run, _T.state, _T.due_at, _T.node)
         ).all()
         return [_hint(row, begin[row.job_id]) for row in rows]
 
@@ -175,8 +178,10 @@ class SqlBacklog:
 
     # ── what waits, as staging sees it ────────────────────────────────────────────────────────────
 
-    def wanted_parts(self, parts: Sequence[str]) -> set[str]:
+    def wanted_parts(self, parts: Sequence[str], node: str | None = None) -> set[str]:
         found: set[str] = set()
+        # What has another node's name goes on with the part that is there.
+        here = () if node is None else (sa.or_(_T.node.is_(None), _T.node == node),)
         prefer_indexes(self._connection)
         for begin in range(0, len(parts), _CHUNK):
             found |= set(
@@ -185,6 +190,7 @@ class SqlBacklog:
                         _T.part.in_(parts[begin : begin + _CHUNK]),
                         sa.text(LIVE),
                         sa.or_(_T.state != State.FAILED.value, _T.due_at.is_not(None)),
+                        *here,
                     )
                 )
             )
@@ -208,7 +214,7 @@ def _hint(row: Any, begin: str = "") -> Hint:
     starts = states.start_target(state) if row.due_at is not None else None
     stages = flow.remaining(starts or state)
     skipped = next((number for number, stage in enumerate(stages) if stage.name == begin), 0)
-    return Hint(row.job_id, row.run + (1 if starts else 0), stages[skipped:])
+    return Hint(row.job_id, row.run + (1 if starts else 0), stages[skipped:], row.node)
 
 
 def _next_stage() -> sa.Label[str]:
@@ -229,5 +235,6 @@ def _next_stage() -> sa.Label[str]:
     return sa.case(*cases, else_="").label("stage")
 
 
-_NEXT = _next_stage()
-_WAITING = (_T.published_at.is_not(None), _T.lease_owner.is_(None))
+NEXT = _next_stage()
+STAGED = sorted(flow.STAGED)
+WAITING = (_T.published_at.is_not(None), _T.lease_owner.is_(None))

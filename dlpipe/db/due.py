@@ -128,7 +128,7 @@ class Due:
         if not mine:
             return []
         changed = sa.update(artifact_jobs).where(_T.job_id.in_(mine)).values(published_at=now())
-        rows = self._connection.execute(changed.returning(_T.job_id, _T.run, _T.state, _T.due_at))
+        rows = self._connection.execute(changed.returning(_T.job_id, _T.run, _T.state, _T.due_at, _T.node))
         by_id = {row.job_id: row for row in rows}
         return [by_id[job_id] for job_id in job_ids if job_id in by_id]
 

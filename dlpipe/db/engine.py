@@ -22,6 +22,7 @@ from dlpipe.db.figures import SqlFigures
 from dlpipe.db.garbage import SqlGarbage
 from dlpipe.db.jobs import SqlJobs
 from dlpipe.db.ledger import SqlLedger
+from dlpipe.db.nodes import SqlNodes
 from dlpipe.db.owned import SqlOwned
 from dlpipe.db.registry import SqlRegistry
 from dlpipe.db.sessions import Sessions, is_conflict, leave_standbys
@@ -50,6 +51,7 @@ class SqlUnit:
         self.registry = SqlRegistry(connection)
         self.cursors = SqlCursors(connection)
         self.stores = SqlStores(connection)
+        self.nodes = SqlNodes(connection)
         self.torrents = SqlTorrents(connection)
         self.figures = SqlFigures(connection)
         self.garbage = SqlGarbage(connection)

@@ -18,6 +18,7 @@ from sqlalchemy.sql.dml import ReturningUpdate
 from dlpipe.core import flow, states
 from dlpipe.core.flow import StageRow
 from dlpipe.core.model import ArtifactJob, JobSpec, PlanAnswer, Scope
+from dlpipe.core.nodes import NodePolicy
 from dlpipe.core.ports import Claim, Claimed, Past, Refused
 from dlpipe.core.recovery import FailureWrite
 from dlpipe.core.states import Moment, State, Status
@@ -37,13 +38,13 @@ from dlpipe.db.guards import (
     raise_why,
 )
 from dlpipe.db.rows import is_uuid, job_from
-from dlpipe.db.schema import artifact_jobs, jobs
+from dlpipe.db.schema import artifact_jobs, jobs, nodes
 
 _T = artifact_jobs.c
 
 
-def _claim(stage: StageRow) -> ReturningUpdate[Any]:
-    """The claim of a stage: one statement, which also tells whose the job is."""
+def _claim(stage: StageRow, *, here: bool = False) -> ReturningUpdate[Any]:
+    """The claim of a stage: one statement, which also tells whose the job is. `here`: it works on a node's own part."""
     job_id, run = sa.bindparam("claimed_job", type_=_T.job_id.type), sa.bindparam("claimed_run", type_=_T.run.type)
     token, ttl_s = sa.bindparam("token", type_=_T.lease_owner.type), sa.bindparam("ttl_s", type_=sa.Float())
     within = sa.and_(_T.run == run, _T.due_at.is_(None), in_states(states.claimable(stage.name)))
@@ -64,7 +65,9 @@ def _claim(stage: StageRow) -> ReturningUpdate[Any]:
     return (
         sa.update(artifact_jobs)
         .where(_T.job_id == job_id, _T.paused_at.is_(None), lease_free(), sa.or_(within, begins))
+        .where(*((sa.or_(_T.node == _HERE, sa.and_(_T.node.is_(None), _takes_jobs())),) if here else ()))
         .values(
+            **({"node": _HERE} if here else {}),
             fence=_T.fence + 1,
             run=run,
             state=sa.case(*cases, else_=_T.state) if cases else _T.state,
@@ -80,7 +83,20 @@ def _claim(stage: StageRow) -> ReturningUpdate[Any]:
     )
 
 
+_HERE, _SINCE_S = sa.bindparam("here", type_=_T.node.type), sa.bindparam("since_s", type_=sa.Float())
+
+
+def _takes_jobs() -> sa.ColumnElement[bool]:
+    """This node is not drained, and its queues are taken from: else a job would begin there and wait for ever."""
+    since = after(_SINCE_S)
+    ready = sa.select(nodes.c.name).where(
+        nodes.c.name == _HERE, nodes.c.drained_at.is_(None), nodes.c.net_at > since, nodes.c.disk_at > since
+    )
+    return sa.exists(ready)
+
+
 _CLAIMS = {stage.name: _claim(stage) for stage in flow.STAGES}
+_CLAIMS_HERE = {stage.name: _claim(stage, here=True) for stage in flow.STAGES if stage.staged}
 
 
 @cache
@@ -98,6 +114,8 @@ def _advanced(stage: str, target: State, dialect: str) -> tuple[sa.Update, ...]:
         followed = {"status": status, "progress": 100, "completed_at": now(), "failed_at": None, **NO_ERROR}
     if target not in states.can_go_back():
         values |= {"stood": None, "postponed_since": None}  # from here on the run goes through, and asks no server
+    if not flow.needs_part(target):
+        values["node"] = None
     entered = guarded(states.sources(target, Moment.FINISH, stage)).values(state=target.value, **FREE, **values)
     follows = sa.update(jobs).values(updated_at=now(), **followed)
     if dialect == "postgresql":
@@ -123,13 +141,19 @@ class SqlJobs:
 
     # ── a stage's claim and what comes of it ──────────────────────────────────────────────────────
 
-    def claim(self, stage: StageRow, job_id: str, run: int, token: str, ttl_s: float) -> Claim:
+    def claim(
+        self, stage: StageRow, job_id: str, run: int, token: str, ttl_s: float, here: NodePolicy | None = None
+    ) -> Claim:
         if not is_uuid(job_id):
             return Refused("unknown_job")
-        wanted = {"claimed_job": job_id, "claimed_run": run, "token": token, "ttl_s": ttl_s}
-        row = self._connection.execute(_CLAIMS[stage.name], wanted).first()
+        wanted: dict[str, Any] = {"claimed_job": job_id, "claimed_run": run, "token": token, "ttl_s": ttl_s}
+        statement = _CLAIMS[stage.name]
+        if here is not None and stage.staged:
+            statement = _CLAIMS_HERE[stage.name]
+            wanted |= {_HERE.key: here.name, _SINCE_S.key: -here.fresh_s}
+        row = self._connection.execute(statement, wanted).first()
         if row is None:
-            return self._why_not(stage, job_id, run)
+            return self._why_not(stage, job_id, run, here)
         if row.state == State.LEASED.value:
             note(self._connection, job_id, status=Status.PROCESSING.value, progress=0)
         put_off_s = (row.at - row.postponed_since).total_seconds() if row.postponed_since is not None else 0.0
@@ -137,9 +161,11 @@ class SqlJobs:
         job = job_from(row, scope, request_id=row.owners_request_id, lease_live=True)
         return Claimed(replace(job, put_off_s=put_off_s))
 
-    def _why_not(self, stage: StageRow, job_id: str, run: int) -> Claim:
+    def _why_not(self, stage: StageRow, job_id: str, run: int, here: NodePolicy | None) -> Claim:
         row = self._connection.execute(
-            sa.select(_T.state, _T.run, _T.due_at, _T.paused_at, lease_free().label("free")).where(_T.job_id == job_id)
+            sa.select(_T.state, _T.run, _T.node, _T.due_at, _T.paused_at, lease_free().label("free")).where(
+                _T.job_id == job_id
+            )
         ).first()
         if row is None:
             return Refused("unknown_job")
@@ -147,14 +173,26 @@ class SqlJobs:
         if row.run > run:
             return Refused("older_run")
         if row.run == run and flow.is_past(state, stage.name):
-            return Past(state)
+            return Past(state, row.node)
         if row.paused_at is not None:
             return Refused("job_paused")
         if not row.free:
             return Refused("lease_held")
         if states.is_terminal(state, retry_due=row.due_at is not None):
             return Refused("job_at_an_end")
+        if here is not None and stage.staged and row.run == run and state in states.claimable(stage.name):
+            if row.node is not None and row.node != here.name:
+                return Refused("other_node")
+            if row.node is None and self._pass_on(job_id, run, here.beat_s):
+                return Refused("node_takes_none")
         return Refused("out_of_order")
+
+    def _pass_on(self, job_id: str, run: int, after_s: float) -> bool:
+        """Due again, for a node that takes jobs; in a while, as there may be none, and each run asks the server."""
+        passed = sa.update(artifact_jobs).where(
+            _T.job_id == job_id, _T.run == run, _T.node.is_(None), _T.due_at.is_(None), _T.lease_owner.is_(None)
+        )
+        return self._connection.execute(passed.values(fence=_T.fence + 1, **IDLE, due_at=after(after_s))).rowcount > 0
 
     def advance(self, job: ArtifactJob, stage: StageRow, target: State) -> None:
         for statement in _advanced(stage.name, target, self._connection.dialect.name):

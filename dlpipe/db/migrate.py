@@ -76,11 +76,7 @@ def _upgrade(config: Config, connection: sa.Connection) -> None:
 
 def _beside_others(database: SqlDatabase, config: Config, lock_s: float, pause_s: float, tries: int) -> None:
     """Each revision is a transaction of its own, so none holds the locks of all, and what is done stays done."""
-    # A statement may take its time: an index over all jobs does.
-    patience = Sessions(lock_s=lock_s, statement_s=86_400)
-    engine = sa.create_engine(
-        database.url, hide_parameters=True, poolclass=sa.pool.NullPool, connect_args=patience.connect_args()
-    )
+    engine = engine_beside_others(database, lock_s)
     try:
         with _turn(engine):
             for tried in range(1, tries + 1):
@@ -96,6 +92,14 @@ def _beside_others(database: SqlDatabase, config: Config, lock_s: float, pause_s
                 time.sleep(pause_s)
     finally:
         engine.dispose()
+
+
+def engine_beside_others(database: SqlDatabase, lock_s: float) -> sa.Engine:
+    """For what changes tables that others work on. A statement may take its time: an index over all jobs does."""
+    patience = Sessions(lock_s=lock_s, statement_s=86_400)
+    return sa.create_engine(
+        database.url, hide_parameters=True, poolclass=sa.pool.NullPool, connect_args=patience.connect_args()
+    )
 
 
 def _blocked(database: SqlDatabase, tries: int) -> Misconfigured:

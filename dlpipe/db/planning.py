@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import cache
 from typing import Any
@@ -21,6 +21,8 @@ from dlpipe.db.inserts import ignoring
 from dlpipe.db.schema import artifact_jobs, job_artifacts, jobs, purged_jobs
 
 BATCH = 2_000
+DOCUMENT_BYTES = 8 << 20
+"""A batch of long URLs is written in several documents: PostgreSQL takes none beyond 256 MiB, and it is there whole."""
 
 
 def plan_if_absent(connection: sa.Connection, specs: Sequence[JobSpec]) -> list[PlanAnswer]:
@@ -39,11 +41,11 @@ def _plan_batch(connection: sa.Connection, specs: Sequence[JobSpec]) -> list[Pla
     dialect = connection.dialect
     add_jobs, add_details = _bulk(dialect.name)
     at = {"at": connection.scalar(_NOW)}
-    rows = _document(_job_row(spec) for spec in unique.values())
-    created = set(connection.scalars(add_jobs, {"rows": rows, **at}))
-    if created:
-        new = (spec for spec in unique.values() if spec.job_id in created)
-        connection.execute(add_details, {"rows": _document(_detail_row(spec, dialect) for spec in new), **at})
+    created: set[str] = set()
+    for rows in _documents(_job_row(spec) for spec in unique.values()):
+        created.update(connection.scalars(add_jobs, {"rows": rows, **at}))
+    for rows in _documents(_detail_row(spec, dialect) for spec in unique.values() if spec.job_id in created):
+        connection.execute(add_details, {"rows": rows, **at})
     known = _known(connection, [spec.job_key for spec in unique.values() if spec.job_id not in created])
     answers = []
     for spec in specs:
@@ -87,8 +89,21 @@ def _detail_row(spec: JobSpec, dialect: Dialect) -> tuple[Any, ...]:
 _MOMENT = Moment()
 
 
-def _document(rows: Iterable[tuple[Any, ...]]) -> str:
-    return json.dumps(list(rows), default=datetime.isoformat, separators=(",", ":"))
+def _documents(rows: Iterable[tuple[Any, ...]]) -> Iterator[str]:
+    kept: list[str] = []
+    size = 0
+    for row in rows:
+        text = _JSON.encode(row)
+        if kept and size + len(text) > DOCUMENT_BYTES:
+            yield f"[{','.join(kept)}]"
+            kept, size = [], 0
+        kept.append(text)
+        size += len(text) + 1
+    if kept:
+        yield f"[{','.join(kept)}]"
+
+
+_JSON = json.JSONEncoder(default=datetime.isoformat, separators=(",", ":"))
 
 
 @cache

@@ -41,6 +41,7 @@ def job_from(row: Any, scope: Scope, *, request_id: str | None = None, lease_liv
         purpose=Purpose(row.purpose) if row.purpose else None,
         replay_from=row.replay_from,
         request_id=request_id,
+        node=row.node,
     )
 
 

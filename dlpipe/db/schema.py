@@ -12,7 +12,7 @@ from sqlalchemy.dialects import postgresql
 
 from dlpipe.db.clock import Moment
 
-SCHEMA_VERSION = "0007"
+SCHEMA_VERSION = "0008"
 """The revision that this code works with: the head of migrations/."""
 
 metadata = sa.MetaData(
@@ -299,6 +299,19 @@ cursors = sa.Table(
     metadata,
     sa.Column("name", sa.String(64), primary_key=True),
     sa.Column("position", sa.Text, nullable=False),
+)
+
+nodes = sa.Table(
+    "nodes",
+    metadata,
+    sa.Column("name", sa.String(64), primary_key=True),
+    # When a worker of the node last said that it takes from its queue of that kind.
+    sa.Column("net_at", Moment),
+    sa.Column("disk_at", Moment),
+    sa.Column("steady_since", Moment, nullable=False),
+    sa.Column("drained_at", Moment),
+    # Two machines of one name would each look for parts that the other one has.
+    sa.Column("folder_id", sa.String(64)),
 )
 
 stores = sa.Table(

@@ -33,9 +33,9 @@ class Heartbeat(Rounds):
         self._clock = clock
         super().__init__("dlpipe-heartbeat", renew_s, min(RETRY_S, renew_s))
 
-    def lose_all(self, reason: str) -> None:
+    def give_up_all(self) -> None:
         for lease in self.held():
-            lease.lose(reason)
+            lease.give_up()
 
     def go_round(self) -> bool:
         return self.beat()

@@ -10,7 +10,7 @@ import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 
-from dlpipe.core.errors import LeaseLost
+from dlpipe.core.errors import LeaseLost, WorkerEnding
 
 log = logging.getLogger(__name__)
 
@@ -35,6 +35,7 @@ class HeldLease:
         self._until = asked + ttl_s
         self._clock = clock
         self._lost: str | None = None
+        self._ending = False
 
     @property
     def token(self) -> str:
@@ -44,6 +45,11 @@ class HeldLease:
         self.fence = fence
 
     def check(self) -> None:
+        self.check_held()
+        if self._ending:
+            raise WorkerEnding(f"the lease of job {self.job_id} is given back: the process is ending")
+
+    def check_held(self) -> None:
         if self.is_lost():
             raise LeaseLost(f"the lease of job {self.job_id} is lost: {self._lost}")
 
@@ -56,6 +62,10 @@ class HeldLease:
     def lose(self, reason: str) -> None:
         """From now on, and for good, the lease is lost. The first reason stays."""
         self._lost = self._lost or reason
+
+    def give_up(self) -> None:
+        """The process is to end. Until the work has stopped the lease is ours all the same, and is renewed."""
+        self._ending = True
 
     def renewed(self, asked: float) -> None:
         """A renewal that was sent at `asked`, or later, succeeded."""

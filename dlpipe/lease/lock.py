@@ -95,7 +95,7 @@ class RedisLeases:
             self.heartbeat.add(lease)
             self.stops.add(lease)
             if self._ending:
-                lease.lose("the process is ending")  # it began after `give_up` had gone through those that are held
+                lease.give_up()  # it began after `give_up` had gone through those that are held
             yield lease
         finally:
             if os.getpid() == pid:  # a forked child that leaves this block must not free its parent's lease
@@ -139,7 +139,7 @@ class RedisLeases:
         For good: a message that the process had taken in advance would else begin a stream in the middle of its end.
         """
         self._ending = True
-        self.heartbeat.lose_all("the process is ending")
+        self.heartbeat.give_up_all()
 
     def close(self) -> None:
         """End the threads, at the end of the process."""

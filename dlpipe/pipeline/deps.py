@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from dlpipe.core.events import Silent
 from dlpipe.core.model import ArtifactJob, Scope
+from dlpipe.core.nodes import NodePolicy
 from dlpipe.core.ports import (
     BlobStore,
     Database,
@@ -72,6 +73,12 @@ class Policy:
     lost_after_s: float = 20.0
     batch: int = 500
     heal: HealPolicy = HealPolicy()
+    nodes: NodePolicy | None = None
+    """Where staging folders are not shared."""
+
+    @property
+    def node(self) -> str | None:
+        return self.nodes.name if self.nodes else None
 
     def scope_key(self, scope: Scope) -> str:
         """Within which bounds two equal files are one (DEDUPE-2)."""

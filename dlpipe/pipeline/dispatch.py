@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from dlpipe.core.crash import crash_point
 from dlpipe.core.events import HintsSent
-from dlpipe.core.ports import Hint, Unit
-from dlpipe.pipeline.deps import Deps
+from dlpipe.core.ports import Hint, Queued, Unit
+from dlpipe.pipeline import nodes
+from dlpipe.pipeline.deps import Deps, Policy
 from dlpipe.pipeline.round import Round
 from dlpipe.pipeline.settling import settle
 
@@ -18,6 +20,7 @@ def dispatch(deps: Deps) -> int:
 
     def take(unit: Unit) -> list[Hint]:
         hints = unit.backlog.take_due(policy.batch, policy.window, policy.window_per_host)
+        hints = nodes.at_home(unit, hints, policy.nodes)
         crash_point("dispatch.marking")
         return hints
 
@@ -37,32 +40,41 @@ def dispatch_lost(deps: Deps) -> int:
     is; so the messages can never grow beyond the jobs. Each queue for itself: what lies in one says nothing about
     another, whose messages are gone.
     """
-    sent = 0
-    for stages, missing in _missing(deps):
+    sent, policy = 0, deps.policy
+    for queue, missing in _missing(deps):
         with deps.database.write() as unit:
-            hints = unit.backlog.take_lost(min(missing, deps.policy.batch), deps.policy.lost_after_s, stages)
+            hints = _take_lost(unit, policy, queue, missing)
             crash_point("dispatch.marking_lost")
         _send(deps, hints)
         sent += len(hints)
     return sent
 
 
-def _missing(deps: Deps) -> list[tuple[frozenset[str], int]]:
-    """Of which stages more jobs wait for a message than there are messages, and how many more."""
+def _take_lost(unit: Unit, policy: Policy, queue: Queued, missing: int) -> list[Hint]:
+    on = None if policy.nodes is None else (queue.node,)
+    hints = unit.backlog.take_lost(min(missing, policy.batch), policy.lost_after_s, queue.stages, on)
+    # Not to be sent elsewhere: who is gone is gone for all its jobs, and for reconcile to say.
+    return hints if on else [replace(hint, node=None) for hint in hints]
+
+
+def _missing(deps: Deps) -> list[tuple[Queued, int]]:
+    """For which queues more jobs wait for a message than there are messages, and how many more."""
     with deps.database.read() as unit:
-        waiting = unit.backlog.waiting()
-    queues = deps.publisher.waiting() if waiting else None
-    found = [(one.stages, sum(waiting.get(name, 0) for name in one.stages) - one.messages) for one in queues or ()]
-    return [(stages, missing) for stages, missing in found if missing > 0]
+        if deps.policy.nodes is None:
+            waiting = {(stage, ""): count for stage, count in unit.backlog.waiting().items()}
+        else:
+            waiting = dict(unit.nodes.waiting())
+    queues = deps.publisher.waiting(sorted({node for _, node in waiting if node})) if waiting else None
+    found = [(one, sum(waiting.get((name, one.node), 0) for name in one.stages) - one.messages) for one in queues or ()]
+    return [(queue, missing) for queue, missing in found if missing > 0]
 
 
 def rehearse(this: Round) -> None:
     """Count what would be sent."""
     policy, missing = this.deps.policy, _missing(this.deps)
     with this.unit() as unit:
-        for stages, count in missing:
-            lost = unit.backlog.take_lost(min(count, policy.batch), policy.lost_after_s, stages)
-            this.count("lost_messages", len(lost))
+        for queue, count in missing:
+            this.count("lost_messages", len(_take_lost(unit, policy, queue, count)))
         this.count("dispatched", len(unit.backlog.take_due(policy.window, policy.window, policy.window_per_host)))
 
 

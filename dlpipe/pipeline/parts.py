@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 
 from dlpipe.core.crash import crash_point
@@ -14,7 +15,9 @@ CURSOR = "reconcile.staging"
 
 def leftover(this: Round) -> None:
     """A page at a time; what is removed is removed under its own lock, after it was looked at again."""
-    before = after = this.cursor(CURSOR)
+    node = this.deps.policy.node
+    cursor = CURSOR if node is None else f"{CURSOR}.{hashlib.sha256(node.encode()).hexdigest()[:32]}"
+    before = after = this.cursor(cursor)
     looked = 0
     while looked < this.heal.items:
         if this.over:
@@ -26,7 +29,7 @@ def leftover(this: Round) -> None:
         after = page[-1].path if len(page) == PAGE else ""
         if not after:
             break
-    this.go_on_at(CURSOR, before, after)
+    this.go_on_at(cursor, before, after)
 
 
 def _judge(this: Round, old: Sequence[Staged]) -> None:
@@ -36,7 +39,7 @@ def _judge(this: Round, old: Sequence[Staged]) -> None:
     holders = sorted({one.job_id for one in old if one.job_id})
     live = this.deps.leases.live(holders) if holders else set()
     with this.deps.database.read() as unit:
-        wanted, known = unit.backlog.wanted_parts(names), unit.backlog.known(holders)
+        wanted, known = unit.backlog.wanted_parts(names, this.deps.policy.node), unit.backlog.known(holders)
     for one in old:
         facts = StagedFacts(
             part=one.part is not None,

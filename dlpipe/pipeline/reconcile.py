@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dlpipe.core.crash import crash_point
 from dlpipe.core.errors import BrokerUnavailable, LeaseUnavailable, StageFailure
 from dlpipe.core.events import RoundEnded
-from dlpipe.pipeline import blobs, dispatch, holders, parts, stores
+from dlpipe.pipeline import blobs, dispatch, holders, nodes, parts, stores
 from dlpipe.pipeline.deps import Deps
 from dlpipe.pipeline.round import Report, Round
 
@@ -37,8 +37,17 @@ def reconcile(deps: Deps, *, dry_run: bool = False) -> Report:
     return report
 
 
+def sweep(deps: Deps) -> Report:
+    """Only the staging folder of this node, which nobody else can see (HEAL-4)."""
+    this = Round(deps)
+    if _tried(this, store):
+        _tried(this, parts.leftover)
+    return this.report()
+
+
 def _go_round(this: Round) -> None:
     _tried(this, holders.silent)
+    nodes.gone(this)
     with this.unit() as unit:
         this.count("ops_abandoned", unit.ledger.mark_abandoned(this.deps.policy.batch))
         crash_point("reconcile.marking")

@@ -32,6 +32,8 @@ class Report:
     orphans_exhausted: int = 0
     dead_owners: int = 0
     mirrors_cleared: int = 0
+    nodes_gone: int = 0
+    jobs_handed_on: int = 0
     lost_messages: int = 0
     dispatched: int = 0
     ops_abandoned: int = 0

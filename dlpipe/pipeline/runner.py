@@ -36,6 +36,8 @@ class Done:
 
     state: State
     replayed: bool = False
+    node: str | None = None
+    """Where the rest of the chain finds the part, where nodes share none."""
 
     @property
     def goes_on(self) -> bool:
@@ -80,7 +82,7 @@ def run(deps: Deps, stage_name: str, job_id: str, run_no: int) -> Outcome:
         except LeaseBusy:
             return _dropped(deps, stage_name, "lease_busy")
         except LeaseLost as error:
-            return _dropped(deps, stage_name, "lease_lost", error.message)
+            return _dropped(deps, stage_name, error.code, error.message)
         except (LeaseUnavailable, LedgerUnavailable) as error:
             return _dropped(deps, stage_name, error.code, error.message)
 
@@ -141,9 +143,9 @@ def _claim(
     row = flow.stage(stage_name)
 
     def claim_it(unit: Unit) -> Work | Done | Dropped | FailureWrite:
-        claim = unit.jobs.claim(row, job_id, run_no, lease.token, deps.policy.lease_ttl_s)
+        claim = unit.jobs.claim(row, job_id, run_no, lease.token, deps.policy.lease_ttl_s, deps.policy.nodes)
         if isinstance(claim, Past):
-            return Done(claim.state, replayed=True)
+            return Done(claim.state, replayed=True, node=claim.node)
         if isinstance(claim, Refused):
             return Dropped(claim.reason)
         job = claim.job
@@ -161,7 +163,7 @@ def _claim(
         op = unit.ledger.start(keys.op_key(row.op, job_id, **extras), row.op, job)
         if op.prior is not None and op.prior_run == run_no:
             unit.rollback()  # recorded in this very run: the state has nothing to catch up on
-            return Done(job.state, replayed=True)
+            return Done(job.state, replayed=True, node=job.node)
         crash_point(f"{stage_name}.claiming")
         return Work(job, results, op, lease)
 
@@ -178,7 +180,7 @@ def _carry_out(deps: Deps, stage: Stage, stage_name: str, work: Work, began: flo
         stores.recognise(deps)  # an unmounted store must get no bytes, and lose none
         result = (stage.probe(work) if work.op.seen else None) or stage.perform(work)
         crash_point(f"{stage_name}.performed")
-        work.lease.check()
+        work.lease.check_held()
 
         def record(unit: Unit) -> State:
             state = stage.record(unit, work, result)
@@ -188,7 +190,7 @@ def _carry_out(deps: Deps, stage: Stage, stage_name: str, work: Work, began: flo
             crash_point(f"{stage_name}.recording")
             return state
 
-        done = Done(settle(deps.database, record))
+        done = Done(settle(deps.database, record), node=job.node)
         if work.op.prior is None:
             telling.recorded(deps, stage_name, done, result, deps.clock() - began)
         else:

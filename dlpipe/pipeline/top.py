@@ -30,6 +30,7 @@ class Watcher:
     scope: Scope
     clock: Callable[[], float] = time.monotonic
     _before: Snapshot | None = None
+    _nodes: list[str] = field(default_factory=list)
     _queued: int | None = None
     _ask_broker_at: float = field(default=float("-inf"))
 
@@ -40,6 +41,7 @@ class Watcher:
             with self.database.read() as unit:
                 look = unit.owned(self.scope).overview()
                 in_flight = unit.backlog.in_flight()
+                self._nodes = [node.name for node in unit.nodes.list_()] if self.policy.nodes else []
         except LedgerUnavailable as error:
             return self._without_ledger(error.message)
         around = self._around(look, in_flight, troubles)
@@ -81,7 +83,7 @@ class Watcher:
     def _ask_broker(self) -> int | None:
         now = self.clock()
         if now >= self._ask_broker_at:
-            queues = self.publisher.waiting()
+            queues = self.publisher.waiting(self._nodes)
             self._queued = None if queues is None else sum(queue.messages for queue in queues)
             self._ask_broker_at = self.clock() + (AWAY_S if self._queued is None else BROKER_EVERY_S)
         return self._queued

@@ -16,29 +16,38 @@ from dlpipe.store.folders import disk_errors, folder
 from dlpipe.store.partfile import MAX_SIDECAR_BYTES
 from dlpipe.store.sidecar import Sidecar
 
+NODE = "@"
+"""What the names of nodes' own folders begin with; no tenant's does."""
 _PART = re.compile(r"(?P<slug>[0-9a-f]{16})\.(?:part|json)\Z")
 _TEMPORARY = re.compile(
     r"(?:[0-9a-f]{16}\.part\.[0-9a-f]{8}\.new|[0-9a-f]{16}\.json\.[0-9]+\.[0-9]+|.+\.[0-9a-f]{8}\.tmp)\Z"
 )
 
 
-def walk(root: Path, staging: str, now: float, after: str, limit: int) -> list[Staged]:
-    """What is staged behind `after` (tenant/name), in the order of names."""
+def walk(root: Path, staging: str, own: tuple[str, ...], now: float, after: str, limit: int) -> list[Staged]:
+    """What is staged behind `after`: what is for all nodes, by tenant and name, then what is in our own folder.
+
+    Other nodes' folders are for them to look after, also where they can be seen.
+    """
+    mine, behind = own[:1], after.startswith(NODE)
     with disk_errors():
-        return list(itertools.islice(_all(root, staging, now, after), limit))
+        shared = iter(()) if behind else _all(root, (staging,), "", now, after)
+        further = after.partition("/")[2] if behind else ""
+        ours = _all(root, (staging, *mine), f"{mine[0]}/", now, further) if mine else iter(())
+        return list(itertools.islice(itertools.chain(shared, ours), limit))
 
 
-def _all(root: Path, staging: str, now: float, after: str) -> Iterator[Staged]:
+def _all(root: Path, within: tuple[str, ...], prefix: str, now: float, after: str) -> Iterator[Staged]:
     behind_tenant, _, behind_name = after.partition("/")
-    for tenant in _names(root, (staging,)):
-        if tenant < behind_tenant:
+    for tenant in _names(root, within):
+        if tenant < behind_tenant or tenant.startswith(NODE):
             continue
         behind = behind_name if tenant == behind_tenant else ""
-        with suppress(FileNotFoundError, NotADirectoryError), folder(root, (staging, tenant)) as where:
+        with suppress(FileNotFoundError, NotADirectoryError), folder(root, (*within, tenant)) as where:
             # All names of a part share its slug, and count as one.
             for slug, names in itertools.groupby(sorted(os.listdir(where)), _key):
                 if slug > behind:
-                    yield _described(where, tenant, slug, list(names), now)
+                    yield _described(where, f"{prefix}{tenant}", slug, list(names), now)
 
 
 def _names(root: Path, parts: tuple[str, ...]) -> list[str]:
@@ -54,7 +63,7 @@ def _key(name: str) -> str:
     return match["slug"] if match else name
 
 
-def _described(where: int, tenant: str, slug: str, names: list[str], now: float) -> Staged:
+def _described(where: int, folders: str, slug: str, names: list[str], now: float) -> Staged:
     part = _PART.match(names[0])
     side = _sidecar(where, slug) if part else None
     newest, size, plain = 0.0, 0, True
@@ -65,7 +74,7 @@ def _described(where: int, tenant: str, slug: str, names: list[str], now: float)
             size += found.st_size
             plain = plain and stat.S_ISREG(found.st_mode)
     return Staged(
-        path=f"{tenant}/{slug}",
+        path=f"{folders}/{slug}",
         part=slug if part and plain else None,
         temporary=plain and part is None and _TEMPORARY.match(slug) is not None,
         job_id=side.job_id if side else None,
@@ -85,17 +94,17 @@ def _sidecar(where: int, slug: str) -> Sidecar | None:
 
 def discard(root: Path, staging: str, now: float, staged: Staged, older_than_s: float) -> bool:
     """Remove it unless somebody holds it, or has touched it since it was looked at."""
-    tenant, _, name = staged.path.partition("/")
+    *within, name = staged.path.split("/")
     main = f"{name}.part" if staged.part else name
     names = [f"{name}.json", main] if staged.part else [main]  # the sidecar first: without it a part is nothing
-    with disk_errors(), suppress(FileNotFoundError), folder(root, (staging, tenant)) as where:
+    with disk_errors(), suppress(FileNotFoundError), folder(root, (staging, *within)) as where:
         there = [one for one in names if _inode(where, one) is not None]
         if not there:
             return False
         fd = _open(where, main, create=main not in there)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            again = _described(where, tenant, name, there, now)
+            again = _described(where, "/".join(within), name, there, now)
             untouched = again.age_s >= older_than_s and again.job_id == staged.job_id
             if not untouched or _inode(where, main) != os.fstat(fd).st_ino:
                 return False

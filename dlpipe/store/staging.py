@@ -26,11 +26,13 @@ from dlpipe.store import imprint, leftovers
 from dlpipe.store.behind import Behind
 from dlpipe.store.early import Early
 from dlpipe.store.folders import READ_BYTES, disk_errors, folder
+from dlpipe.store.identity import identity
 from dlpipe.store.partfile import PartFile
 from dlpipe.store.preallocate import preallocate
 from dlpipe.store.sidecar import Checkpoint, Piece, add, thinned
 
 STAGING = ".staging"
+NODE = leftovers.NODE
 VOUCH_BYTES = 256 << 10
 """Hashed, but not yet vouched for, at most: with what is on its way there, less than 1 MiB is lost by a kill."""
 SPARSE_BYTES = 64 << 20
@@ -41,7 +43,11 @@ SLACK_BYTES = 1 << 20
 
 
 class LocalStaging:
-    """Parts under `<root>/.staging/<tenant>/`, on the file system of the final root."""
+    """Parts under `<root>/.staging/<tenant>/`, on the file system of the final root.
+
+    Where nodes do not share them they are under `<root>/.staging/@<node>/<tenant>/`: no tenant is called like that, and
+    nodes whose root is one and the same all the same keep out of each other's way.
+    """
 
     def __init__(
         self,
@@ -49,11 +55,18 @@ class LocalStaging:
         preallocate_bytes: int | None = None,
         uncached_bytes: int | None = None,
         *,
+        node: str | None = None,
+        own_disk: bool = False,
         clock: Callable[[], float] = time.time,
     ) -> None:
         """Files of `preallocate_bytes` or more get their blocks in advance, and those of `uncached_bytes` or more leave
-        memory as they come; None: none does."""
+        memory as they come; None: none does.
+
+        `own_disk`: the root is on a disk of this node, whatever other nodes' disks look like.
+        """
         self._root = root
+        self._within = (STAGING,) if node is None else (STAGING, f"{NODE}{node}")
+        self._disk = f"-{node}" if own_disk and node is not None else ""
         self._clock = clock
         self._sizes = Sizes(preallocate_bytes, uncached_bytes)
 
@@ -62,25 +75,30 @@ class LocalStaging:
         slug = part_slug(tenant, canonical_url)
         with ExitStack() as stack:
             with disk_errors():  # not around the body: what goes wrong there need not be the disk's fault
-                where = stack.enter_context(folder(self._root, (STAGING, check_id("tenant", tenant)), create=True))
-                part = LocalPart(self._root / STAGING / tenant, where, slug, job_id, fence, self._sizes)
+                names = (*self._within, check_id("tenant", tenant))
+                where = stack.enter_context(folder(self._root, names, create=True))
+                part = LocalPart(self._root.joinpath(*names), where, slug, job_id, fence, self._sizes)
                 stack.callback(part.close)
                 part.lock()
             yield part
 
+    def identity(self) -> str:
+        with disk_errors(), folder(self._root, self._within, create=True) as where:
+            return identity(where)
+
     def room(self, tenant: str, canonical_url: str) -> Room:
-        names = (STAGING, check_id("tenant", tenant), f"{part_slug(tenant, canonical_url)}.part")
+        names = (*self._within, check_id("tenant", tenant), f"{part_slug(tenant, canonical_url)}.part")
         with disk_errors(), folder(self._root, (STAGING,), create=True) as where:
             volume, here = os.fstatvfs(where), os.fstat(where)
             taken = 0
             with suppress(FileNotFoundError), folder(self._root, names[:-1]) as tenant_folder:
                 taken = os.stat(names[-1], dir_fd=tenant_folder, follow_symlinks=False).st_blocks * BLOCK_BYTES
         # Not the device number: two machines that share a volume each have their own for it.
-        name = f"{volume.f_fsid:x}-{here.st_ino:x}"
+        name = f"{volume.f_fsid:x}-{here.st_ino:x}{self._disk}"
         return Room(name, volume.f_bavail * volume.f_frsize, taken)
 
     def walk(self, after: str, limit: int) -> Sequence[Staged]:
-        return leftovers.walk(self._root, STAGING, self._clock(), after, limit)
+        return leftovers.walk(self._root, STAGING, self._within[1:], self._clock(), after, limit)
 
     def discard(self, staged: Staged, older_than_s: float) -> bool:
         return leftovers.discard(self._root, STAGING, self._clock(), staged, older_than_s)

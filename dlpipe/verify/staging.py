@@ -12,6 +12,8 @@ from dlpipe.verify.facts import Snapshot
 from dlpipe.verify.findings import Finding
 
 FOLDER = ".staging"
+NODE = "@"
+"""What the names of nodes' own folders begin with."""
 YOUNG_S = 3_600.0
 """Unless the settings say otherwise."""
 BATCH = 20_000
@@ -20,22 +22,30 @@ _PART = re.compile(r"([0-9a-f]{16})\.(?:part|json)\Z")
 
 def judge(root: Path, now: Snapshot, young_s: float | None) -> Iterator[Finding]:
     """All that nobody wants and that is not young; None: whatever its age."""
-    for tenant in _tenants(root):
+    for within, tenant in _tenants(root):
         batch: list[os.DirEntry[str]] = []
-        with os.scandir(root / FOLDER / tenant) as entries:
+        with os.scandir(root / within / tenant) as entries:
             for entry in entries:
                 if young_s is None or _is_old(entry, now, young_s):
                     batch.append(entry)
                 if len(batch) == BATCH:
-                    yield from _judge_batch(tenant, batch, now)
+                    yield from _judge_batch(within, tenant, batch, now)
                     batch = []
         if batch:
-            yield from _judge_batch(tenant, batch, now)
+            yield from _judge_batch(within, tenant, batch, now)
 
 
-def _tenants(root: Path) -> list[str]:
+def _tenants(root: Path) -> list[tuple[str, str]]:
+    """Their folders, and those within the folders of single nodes."""
+    found = _folders(root / FOLDER)
+    own = [f"{FOLDER}/{name}" for name in found if name.startswith(NODE)]
+    shared = [(FOLDER, name) for name in found if not name.startswith(NODE)]
+    return [*shared, *((within, name) for within in own for name in _folders(root / within))]
+
+
+def _folders(path: Path) -> list[str]:
     try:
-        with os.scandir(root / FOLDER) as entries:
+        with os.scandir(path) as entries:
             return sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
     except FileNotFoundError:
         return []
@@ -48,10 +58,10 @@ def _is_old(entry: os.DirEntry[str], now: Snapshot, young_s: float) -> bool:
         return False
 
 
-def _judge_batch(tenant: str, batch: list[os.DirEntry[str]], now: Snapshot) -> Iterator[Finding]:
+def _judge_batch(within: str, tenant: str, batch: list[os.DirEntry[str]], now: Snapshot) -> Iterator[Finding]:
     slugs: dict[str, list[str]] = {}
     for entry in batch:
-        path = f"{FOLDER}/{tenant}/{entry.name}"
+        path = f"{within}/{tenant}/{entry.name}"
         match = _PART.match(entry.name)
         if match is None:
             yield Finding("stray_temp", path, path=path)

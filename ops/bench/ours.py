@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from dlpipe import wiring
 from dlpipe.core import flow
@@ -26,7 +26,7 @@ class _Nobody:
     def publish(self, hints: Sequence[Hint]) -> None:
         pass
 
-    def waiting(self) -> None:
+    def waiting(self, nodes: Collection[str] = ()) -> None:
         return None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import subprocess
@@ -12,8 +13,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dlpipe.core.errors import LedgerUnavailable
+from dlpipe.settings import Heal
 from tests.chaos.faults import LEASE_TTL_S, Fault, Kind
-from tests.chaos.town import HEAL_EVERY_S, Town
+from tests.chaos.town import FILE_GRACE_S, HEAL_EVERY_S, Town
 from tests.chaos.work import Job
 from tests.fleet import Process
 
@@ -275,6 +277,17 @@ class Conductor:
         deadline = time.monotonic() + STUCK_S
         town = self.town
         while (town.in_the_broker() or town.leases() or town.staged()) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        self._until_all_files_were_looked_at(deadline)
+
+    def _until_all_files_were_looked_at(self, deadline: float) -> None:
+        """A file whose publisher died before the record, and whose job got other bytes since, is known to no row."""
+        young_until = time.monotonic() + FILE_GRACE_S
+        while time.monotonic() < young_until:
+            time.sleep(0.1)
+        # The round that is under way may have passed it; the others begin after its grace.
+        wanted = self.town.rounds() + 1 + math.ceil(len(self.jobs) / Heal().items_per_round)
+        while self.town.rounds() < wanted and time.monotonic() < deadline:
             time.sleep(0.1)
 
     def _tell(self, what: str) -> None:

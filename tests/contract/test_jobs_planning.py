@@ -11,9 +11,9 @@ import sqlalchemy as sa
 from sqlalchemy.exc import IntegrityError
 
 from dlpipe.core.errors import LedgerUnavailable
-from dlpipe.core.model import PlanAnswer, Scope
+from dlpipe.core.model import MAX_MIRRORS, PlanAnswer, Scope
 from dlpipe.core.states import State, Status
-from dlpipe.db import SqlDatabase
+from dlpipe.db import SqlDatabase, planning
 from dlpipe.db.clock import now
 from dlpipe.db.inserts import insert_ignoring
 from dlpipe.db.planning import BATCH
@@ -103,6 +103,26 @@ def test_answers_come_in_the_order_of_the_requests_over_many_batches(bench: Benc
     assert created == {s.job_id for s in specs[1::2]}
     assert answers[-1].outcome == "known"
     assert len(everything(bench.database)["jobs"]) == len(specs)
+
+
+def test_long_addresses_go_to_the_database_in_documents_of_a_bounded_size(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PostgreSQL refuses a document beyond 256 MiB, which one batch of the longest requests would be."""
+    monkeypatch.setattr(planning, "DOCUMENT_BYTES", 1 << 20)
+    sizes: list[int] = []
+
+    def seen(_connection: Any, _cursor: Any, _statement: str, given: Any, *_: Any) -> None:
+        sizes.extend(len(one) for one in (given.values() if isinstance(given, dict) else given) if isinstance(one, str))
+
+    mirrors = [f"https://mirror.example/{n}/{'x' * 8_000}" for n in range(MAX_MIRRORS)]
+    asked = [spec(f"{n}?{'y' * 8_000}", mirrors=mirrors) for n in range(20)]
+    sa.event.listen(bench.database.engine, "before_cursor_execute", seen)
+    answers = bench.plan(*asked)
+    sa.event.remove(bench.database.engine, "before_cursor_execute", seen)
+    assert [answer.outcome for answer in answers] == ["created"] * len(asked)
+    assert 1 << 19 < max(sizes) <= (1 << 20) + 2
+    assert all(bench.row(one.job_id)["mirrors"] == mirrors for one in asked)
 
 
 def test_nothing_asked_is_nothing_answered(bench: Bench) -> None:

@@ -16,7 +16,7 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from dlpipe.core.errors import LeaseBusy, LeaseLost, LeaseUnavailable, Misconfigured
+from dlpipe.core.errors import LeaseBusy, LeaseLost, LeaseUnavailable, Misconfigured, WorkerEnding
 from dlpipe.core.ports import Leases
 from dlpipe.lease.heartbeat import Mirror
 from dlpipe.lease.lock import PREFIX, RedisLeases
@@ -235,11 +235,27 @@ def test_who_gives_up_stops_at_the_next_check_and_frees_the_job_at_the_end(make:
     with a.hold("j") as lease:
         client.pexpire(key("j"), 5_000)
         a.give_up()
-        with pytest.raises(LeaseLost, match="ending"):
+        with pytest.raises(WorkerEnding):
             lease.check()
-        a.heartbeat.beat()
         assert 0 < client.pttl(key("j")) <= 5_000  # still locked, as the work has not stopped yet
     assert a.live(["j"]) == set()
+
+
+def test_who_gives_up_may_record_what_is_done_as_long_as_the_lease_is_its_own(
+    make: Make, client: redis.Redis, clock: Clock
+) -> None:
+    a = make()
+    with a.hold("j") as lease:
+        a.give_up()
+        clock.now += TTL_S - 1
+        a.heartbeat.beat()
+        clock.now += TTL_S - 1
+        lease.check_held()  # renewed meanwhile: nobody else may begin while the work has not stopped
+        client.set(key("j"), "somebody.else")
+        a.heartbeat.beat()
+        with pytest.raises(LeaseLost) as lost:
+            lease.check_held()
+        assert lost.value.code == "lease_lost"
 
 
 # ── renewing ──

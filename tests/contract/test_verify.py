@@ -117,6 +117,11 @@ def a_file_of_any_name(done: Finished) -> None:
 
 
 @plants("stray_part")
+def a_part_that_nobody_wants_in_a_nodes_own_folder(done: Finished) -> None:
+    done.age(done.write(done.root / ".staging" / "@node-1" / "default" / f"{'0' * 16}.part", b"some", 0o600))
+
+
+@plants("stray_part")
 def a_part_that_nobody_wants(done: Finished) -> None:
     done.age(done.write(done.root / ".staging" / "default" / f"{'0' * 16}.part", b"some", 0o600))
 

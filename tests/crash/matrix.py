@@ -322,7 +322,8 @@ def _struck(site: Site, kind: Kind, cell: Cell, job_id: str) -> list[str]:
 def _lose(site: Site, world: World, job_id: str) -> None:
     leases: Any = world.deps.leases
     site.redis.set(f"dlpipe:lease:{job_id}", "somebody.else")
-    leases.heartbeat.lose_all("somebody else has it")
+    for lease in leases.heartbeat.held():
+        lease.lose("somebody else has it")
 
 
 def _everything(site: Site, kind: Kind) -> tuple[Any, Any]:

@@ -32,6 +32,7 @@ MAGNET = f"magnet:?xt=urn:btih:{'a' * 40}"
 ASKED = f"{MAGNET} --user ann --book 1 --media ebook"
 DEAD_DATABASE = {"DLPIPE_DATABASE_URL": "postgresql+psycopg://u:hunter2@127.0.0.1:1/dlpipe"}
 DEAD_REDIS = {"DLPIPE_REDIS_URL": "redis://:hunter2@127.0.0.1:1/0", "DLPIPE_BROKER_URL": "redis://127.0.0.1:1/0"}
+NODES = {"DLPIPE_STORE_STAGING": "node"}
 TORRENTS = {"DLPIPE_TORRENTS_URL": "http://127.0.0.1:1", "DLPIPE_TORRENTS_SAVE_PATH": "/nowhere"}
 
 
@@ -150,7 +151,19 @@ def _newer(words: str) -> Callable[[Place], int]:
     return run
 
 
-def _interrupted(words: str) -> Callable[[Place], int]:
+def _heard(words: str) -> Callable[[Place], int]:
+    """Of a node whose workers have given a sign of life."""
+
+    def run(place: Place) -> int:
+        with sqlite3.connect(place.command.home / "ledger.db") as ledger:
+            ledger.execute("INSERT OR REPLACE INTO nodes (name, net_at, disk_at, steady_since) VALUES ('n1', 1, 1, 1)")
+        ledger.close()
+        return place.run(words, **NODES).code
+
+    return run
+
+
+def _interrupted(words: str, **more: str) -> Callable[[Place], int]:
     """Ctrl-C while the command waits for a database that never answers."""
 
     def run(place: Place) -> int:
@@ -158,7 +171,7 @@ def _interrupted(words: str) -> Callable[[Place], int]:
             silent.settimeout(60)
             port = silent.getsockname()[1]
             url = f"postgresql+psycopg://u:p@127.0.0.1:{port}/dlpipe"
-            child = place.command.start(*words.format(**place.words).split(), DLPIPE_DATABASE_URL=url)
+            child = place.command.start(*words.format(**place.words).split(), DLPIPE_DATABASE_URL=url, **more)
             connection, _ = silent.accept()
             with connection:
                 connection.recv(1)  # it has connected, and waits for an answer
@@ -274,6 +287,13 @@ SITUATIONS: dict[str, dict[int, Situation]] = {
         2: "torrents sync",
     },
     "reconcile": {0: _with_redis("reconcile"), 1: ("reconcile", DEAD_DATABASE), 2: "reconcile --wet-run"},
+    "nodes": {0: ("nodes", NODES), 1: ("nodes", NODES | DEAD_DATABASE), 2: "nodes"},
+    "drain": {
+        0: _heard("drain n1 --wait"),
+        1: ("drain n1", NODES | DEAD_DATABASE),
+        2: ("drain nobody", NODES),
+        130: _interrupted("drain n1", **NODES),
+    },
     "verify": {
         0: "verify",
         1: _damaged,

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from dlpipe.core.errors import LeaseBusy, LeaseLost, LeaseUnavailable
+from dlpipe.core.errors import LeaseBusy, LeaseLost, LeaseUnavailable, WorkerEnding
 
 
 class FakeLease:
@@ -14,6 +14,7 @@ class FakeLease:
         self._token = token
         self.fence: int | None = None
         self.lost = ""
+        self.ending = False
 
     @property
     def token(self) -> str:
@@ -23,6 +24,11 @@ class FakeLease:
         self.fence = fence
 
     def check(self) -> None:
+        self.check_held()
+        if self.ending:
+            raise WorkerEnding("the test ends the process")
+
+    def check_held(self) -> None:
         if self.lost:
             raise LeaseLost(self.lost)
 
@@ -80,6 +86,11 @@ class FakeLeases:
 
     def lose(self, job_id: str) -> None:
         self.held[job_id].lost = "the test took it away"
+
+    def give_up(self) -> None:
+        """The process is to end."""
+        for lease in self.held.values():
+            lease.ending = True
 
     def _answer(self) -> None:
         if self.down:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Collection, Sequence
 
 from dlpipe.core import flow
 from dlpipe.core.flow import Queue
@@ -27,14 +28,17 @@ class FakePublisher:
         self.sent += wanted
         self.queue += wanted
 
-    def waiting(self) -> list[Queued] | None:
-        """A message goes to the queue of the first of its stages."""
+    def waiting(self, nodes: Collection[str] = ()) -> list[Queued] | None:
+        """A message goes to the queue of the first of its stages; a node has queues of its own for staged ones."""
         if not self.tells:
             return None
+        lie = Counter((hint.stages[0].queue, (hint.node or "") if hint.stages[0].staged else "") for hint in self.queue)
         return [
             Queued(
-                frozenset(row.name for row in flow.STAGES if row.queue is queue),
-                self.junk.get(queue, 0) + sum(hint.stages[0].queue is queue for hint in self.queue),
+                frozenset(row.name for row in flow.STAGES if row.queue is queue and (row.staged or not node)),
+                self.junk.get(queue, 0) + lie[queue, node],
+                node,
             )
+            for node in ("", *nodes)
             for queue in (Queue.NET, Queue.DISK)
         ]

@@ -25,8 +25,12 @@ from tests.webserver import WebServer
 from tests.world import sha256
 
 pytestmark = [
-    pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(400), pytest.mark.xdist_group("compose"),
-]  # fmt: skip
+    pytest.mark.integration,
+    pytest.mark.slow,
+    pytest.mark.timeout(400),
+    pytest.mark.xdist_group("compose"),
+    pytest.mark.own_engines("as the Compose file says"),
+]
 
 SIGNATURE = "5ec2e7f00dcafe0123456789abcdef"
 STILL_OPEN = {"/healthcheck": "OK", "/logout": "You have been logged out"}

@@ -14,7 +14,13 @@ from tests.conftest import absent
 from tests.postgres import require
 from tests.webserver import WebServer
 
-pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(400), pytest.mark.xdist_group("compose")]
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.slow,
+    pytest.mark.timeout(400),
+    pytest.mark.xdist_group("compose"),
+    pytest.mark.own_engines("as the Compose file says"),
+]
 
 BUCKET = {"STORE_URL": "s3://dlpipe/files", "STORE_ENDPOINT": "http://s3:8333", "STORE_ALLOW_HTTP": "1"}
 

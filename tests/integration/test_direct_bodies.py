@@ -18,7 +18,11 @@ from dlpipe.sources.http import HttpAnswer, HttpSource
 from tests.certificates import Authority
 from tests.origin import Origin, Say, Then, answer
 
-pytestmark = [pytest.mark.integration, pytest.mark.slow]
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.slow,
+    pytest.mark.no_engines(),
+]
 
 POLICY = NetPolicy(connect_s=5.0, read_s=5.0, head_s=5.0, retries=0, allow_private=True)
 KIB = 1 << 10

@@ -29,10 +29,15 @@ from dlpipe.pipeline.reconcile import reconcile
 from tests import mounts
 from tests.hostile import honest
 from tests.origin import Asked, Origin, Say, Then, answer
-from tests.pipeline import Pipeline, assert_holds
+from tests.pipeline import Pipeline, assert_folder_holds
 from tests.world import blobs, staged
 
-pytestmark = [pytest.mark.integration, pytest.mark.slow]
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.slow,
+    pytest.mark.own_engines("full, read-only and foreign disks hold a folder and SQLite", "ledger", "store"),
+    pytest.mark.no_engines("broker"),
+]
 
 MIB = 1 << 20
 FILE = random.Random(7).randbytes(5 * MIB)
@@ -56,7 +61,7 @@ def at_work(root: Path, home: Path) -> Iterator[tuple[Pipeline, Origin]]:
     try:
         with Origin() as origin:
             pipeline.fetch(origin.on("/earlier", honest(EARLIER)))
-            assert_holds(root, EARLIER)
+            assert_folder_holds(root, EARLIER)
             yield pipeline, origin
     finally:
         crash.arm(None)
@@ -100,7 +105,7 @@ def fails_with(pipeline: Pipeline, job: str, code: str, *, attempts: int) -> Non
 def goes_on(pipeline: Pipeline, job: str, *files: bytes) -> None:
     pipeline.again(job)
     assert (pipeline.state(job), pipeline.error(job)) == (State.DEDUPED, None)
-    assert_holds(pipeline.root, *files)
+    assert_folder_holds(pipeline.root, *files)
 
 
 def at_point(name: str, act: Callable[[], object]) -> None:
@@ -123,11 +128,11 @@ def full_while_streaming(folder: Path) -> None:
         at_point("stream.chunk", lambda: fill(volume, leave=2 * MIB))
         job = pipeline.fetch(origin.on("/f", unknown_length(FILE)))
         fails_with(pipeline, job, "no_space", attempts=0)
-        assert_holds(root, EARLIER, part=FILE)
+        assert_folder_holds(root, EARLIER, part=FILE)
         pipeline.again(job)  # nothing has changed
         assert pipeline.error(job) in ("no_space", "quota_exceeded")
         assert pipeline.row(job).attempts == 0
-        assert_holds(root, EARLIER, part=FILE)
+        assert_folder_holds(root, EARLIER, part=FILE)
         (volume / ".filler").unlink()
         goes_on(pipeline, job, EARLIER, FILE)
         (measured,) = pipeline.sql("SELECT resumed_from_bytes AS held FROM manifest WHERE job_id = :job", job=job)
@@ -151,7 +156,7 @@ def full_while_finalizing(folder: Path) -> None:
         for path in volume.iterdir():
             if path.is_file():
                 path.unlink()
-        assert_holds(root, EARLIER, part=FILE)
+        assert_folder_holds(root, EARLIER, part=FILE)
         before = len([one for one in origin.asked if one.method == "GET"])
         goes_on(pipeline, job, EARLIER, FILE)
         assert len([one for one in origin.asked if one.method == "GET"]) == before, "nothing is fetched again"
@@ -175,7 +180,7 @@ def full_with_the_ledger(folder: Path) -> None:
         pipeline.make_due(job)
         pipeline.drive()
         assert pipeline.state(job) is State.DEDUPED
-        assert_holds(volume / "store", EARLIER, FILE)
+        assert_folder_holds(volume / "store", EARLIER, FILE)
 
 
 def test_a_full_disk_that_has_the_ledger_on_it_too(private: None, tmp_path: Path) -> None:
@@ -188,7 +193,7 @@ def over_quota(folder: Path) -> None:
         filler = fill(volume, leave=2 * MIB)
         job = pipeline.fetch(origin.on("/f", honest(FILE)))
         fails_with(pipeline, job, "quota_exceeded", attempts=0)
-        assert_holds(root, EARLIER)
+        assert_folder_holds(root, EARLIER)
         assert staged(root) == [], "refused before a part file is made"
         filler.unlink()
         goes_on(pipeline, job, EARLIER, FILE)
@@ -208,14 +213,14 @@ def read_only(folder: Path) -> None:
         mounts.remount(root, "ro")
         pipeline.drive()
         fails_with(pipeline, first, "store_read_only", attempts=1)
-        assert_holds(root, EARLIER)
+        assert_folder_holds(root, EARLIER)
         mounts.remount(root, "rw")
         pipeline.make_due(first)
         pipeline.run_to("finalize", first, run=2)
         mounts.remount(root, "ro")
         pipeline.run("finalize", first, 2)
         fails_with(pipeline, first, "store_read_only", attempts=2)
-        assert_holds(root, EARLIER, part=FILE)
+        assert_folder_holds(root, EARLIER, part=FILE)
         mounts.remount(root, "rw")
         goes_on(pipeline, first, EARLIER, FILE)
 
@@ -265,13 +270,13 @@ def forbidden(folder: Path) -> None:
         pipeline.drive()
         fails_with(pipeline, job, "store_forbidden", attempts=1)
         (root / ".staging" / "default").chmod(0o700)
-        assert_holds(root, EARLIER)
+        assert_folder_holds(root, EARLIER)
         pipeline.make_due(job)
         pipeline.run_to("finalize", job, run=2)
         (root / "default").chmod(0o500)
         pipeline.run("finalize", job, 2)
         fails_with(pipeline, job, "store_forbidden", attempts=2)
-        assert_holds(root, EARLIER, part=FILE)
+        assert_folder_holds(root, EARLIER, part=FILE)
         (root / "default").chmod(0o000)
         pipeline.again(job)
         fails_with(pipeline, job, "store_forbidden", attempts=3)
@@ -290,7 +295,7 @@ def too_large_for_a_file(folder: Path) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (2 * MIB, limit[1]))
         job = pipeline.fetch(origin.on("/f", unknown_length(FILE)))
         fails_with(pipeline, job, "store_file_too_large", attempts=1)
-        assert_holds(root, EARLIER, part=FILE)
+        assert_folder_holds(root, EARLIER, part=FILE)
         resource.setrlimit(resource.RLIMIT_FSIZE, limit)
         goes_on(pipeline, job, EARLIER, FILE)
 
@@ -319,7 +324,7 @@ def test_where_there_is_no_further_link_to_a_file_every_copy_stays(
         assert pipeline.state(job) is State.DEDUPED
         (measured,) = pipeline.sql("SELECT dedupe_action AS how FROM manifest WHERE job_id = :job", job=job)
         assert measured.how in ("copy", "reflink")  # a reflink where the tests' own disk can do that
-        assert_holds(pipeline.root, EARLIER, EARLIER)
+        assert_folder_holds(pipeline.root, EARLIER, EARLIER)
 
 
 def links_used_up(folder: Path) -> None:
@@ -340,7 +345,7 @@ def links_used_up(folder: Path) -> None:
         assert pipeline.state(job) is State.DEDUPED
         (measured,) = pipeline.sql("SELECT dedupe_action AS how FROM manifest WHERE job_id = :job", job=job)
         assert measured.how == "copy"
-        assert_holds(root, EARLIER, EARLIER)
+        assert_folder_holds(root, EARLIER, EARLIER)
 
 
 def test_a_file_that_has_as_many_names_as_it_can(tmp_path: Path) -> None:
@@ -355,7 +360,7 @@ def across_devices(folder: Path) -> None:
         job = pipeline.fetch(origin.on("/f", honest(FILE)), project_id="far")
         fails_with(pipeline, job, "store_cross_device", attempts=1)
         assert [path for path in elsewhere.rglob("*") if path.is_file()] == []
-        assert_holds(root, EARLIER, part=FILE)
+        assert_folder_holds(root, EARLIER, part=FILE)
         mounts.unmount(elsewhere)
         goes_on(pipeline, job, EARLIER, FILE)
 
@@ -376,7 +381,7 @@ def twin_on_another_device(folder: Path) -> None:
         assert pipeline.state(job) is State.DEDUPED
         (measured,) = pipeline.sql("SELECT dedupe_action AS how FROM manifest WHERE job_id = :job", job=job)
         assert measured.how == "copy"
-        assert_holds(root, EARLIER, EARLIER)
+        assert_folder_holds(root, EARLIER, EARLIER)
         mounts.unmount(shard)
 
 

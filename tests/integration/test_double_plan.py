@@ -14,7 +14,10 @@ from dlpipe.db import SqlDatabase
 from dlpipe.db.schema import artifact_jobs, jobs
 from tests.ledgers import looking, spec
 
-pytestmark = pytest.mark.integration
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.no_engines("broker", "store"),
+]
 
 JOBS = 1_000
 PLANNERS = 2

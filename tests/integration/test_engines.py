@@ -18,16 +18,21 @@ import pytest
 
 from dlpipe.core import flow
 from dlpipe.core.errors import LedgerUnavailable
-from dlpipe.db import SqlDatabase
 from tests.fleet import QUICK, REPOSITORY, Fleet
 from tests.origin import Asked, Origin, Say, answer
 from tests.postgres import Postgres
 from tests.rabbitmq import RabbitMQ
 from tests.servers import Valkey
+from tests.shelf import Shelf
 from tests.webserver import WebServer
 from tests.world import sha256
 
-pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.slow,
+    pytest.mark.timeout(240),
+    pytest.mark.own_engines("servers of its own, which are restarted", "ledger", "broker"),
+]
 
 GOOD, GONE, SHAKY = 16, 2, 2
 
@@ -68,10 +73,10 @@ def dlpipe(fleet: Fleet, *words: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.parametrize("kind", ["redis", "rabbitmq"])
 def test_postgres_and_a_broker_bear_duplicates_failures_kills_and_restarts(
-    kind: str, request: pytest.FixtureRequest, server: Postgres, valkey: Valkey, tmp_path: Path
+    kind: str, request: pytest.FixtureRequest, server: Postgres, valkey: Valkey, tmp_path: Path, shelf: Shelf
 ) -> None:
     settings, restart_broker = broker(kind, request)
-    url = server.create_database()
+    settings |= {"DLPIPE_DATABASE_URL": server.create_database(), **shelf.settings}
     times: dict[str, int] = {}
     body = os.urandom(3_000)
 
@@ -82,10 +87,8 @@ def test_postgres_and_a_broker_bear_duplicates_failures_kills_and_restarts(
     with (
         WebServer() as web,
         Origin() as origin,
-        Fleet(tmp_path / "home", valkey, **{**QUICK, "DLPIPE_DATABASE_URL": url, **settings}) as fleet,
+        Fleet(tmp_path / "home", valkey, shelf, **QUICK, **settings) as fleet,
     ):
-        fleet.database.close()
-        fleet.database = SqlDatabase(url)
         migrated = dlpipe(fleet, "migrate")
         assert migrated.returncode == 0, migrated.stderr
         good = {web.put(f"/{n}", data): data for n in range(GOOD) if (data := os.urandom(4_000 + n))}

@@ -25,7 +25,12 @@ from tests.ledgers import UNKNOWN, everything
 from tests.parts import facts
 from tests.world import World, sha256, some_bytes
 
-pytestmark = [pytest.mark.integration, pytest.mark.slow]
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.slow,
+    pytest.mark.own_engines("files in a folder are damaged by hand", "store"),
+    pytest.mark.no_engines("broker"),
+]
 
 HOST = "http://files.example"
 

@@ -32,9 +32,14 @@ from tests.hostile import part as a_part
 from tests.hostile_rows import BLIND, CUT_OFF, ROWS
 from tests.origin import Asked, Origin, Say, Then, answer
 from tests.pipeline import NET, POLICY, Pipeline, assert_holds
-from tests.world import sha256
+from tests.shelf import Shelf
+from tests.world import epoch, sha256
 
-pytestmark = [pytest.mark.integration, pytest.mark.slow]
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.slow,
+    pytest.mark.no_engines("broker"),
+]
 
 
 @pytest.fixture
@@ -44,11 +49,11 @@ def origin() -> Iterator[Origin]:
 
 
 @pytest.fixture
-def make(sqlite_url: str, tmp_path: Path) -> Iterator[Callable[[], Pipeline]]:
-    database, made = SqlDatabase(sqlite_url), []
+def make(ledger_url: str, shelf: Shelf, tmp_path: Path) -> Iterator[Callable[[], Pipeline]]:
+    database, made = SqlDatabase(ledger_url), []
 
     def build() -> Pipeline:
-        made.append(Pipeline(database, tmp_path / "store"))
+        made.append(Pipeline(database, tmp_path / "store", shelf=shelf))
         return made[-1]
 
     yield build
@@ -85,7 +90,7 @@ def test_row(row: Row, origin: Origin, pipeline: Pipeline) -> None:
         assert (pipeline.state(job), pipeline.error(job)) == (State.DEDUPED, None), (
             "it goes on when the server is right"
         )
-        assert_holds(pipeline.root, row.now)
+        assert_holds(pipeline, row.now)
         if row.number in (4, 6):
             (measured,) = pipeline.sql("SELECT resumed_from_bytes FROM manifest")
             assert measured.resumed_from_bytes > 0, "what came before the break is not fetched again"
@@ -99,7 +104,7 @@ def held(row: Row, origin: Origin, pipeline: Pipeline) -> tuple[str, str | None]
     url = origin.on("/f", play(blind, (row.held,)))
     job = pipeline.fetch(url, **row.plan)
     assert pipeline.error(job) == "body_cut"
-    assert_holds(pipeline.root, part=FILE)
+    assert_holds(pipeline, part=FILE)
     return url, job
 
 
@@ -111,7 +116,7 @@ def check(row: Row, pipeline: Pipeline, job: str, asked: list[Asked]) -> None:
     match end:
         case Done():
             assert (State(found.state), pipeline.error(job)) == (State.DEDUPED, None)
-            assert_holds(pipeline.root, end.body)
+            assert_holds(pipeline, end.body)
             (artifact,) = pipeline.artifacts(job)
             assert (artifact.sha256, artifact.byte_size) == (sha256(end.body), len(end.body))
             (measured,) = pipeline.sql("SELECT bytes_written, resumed_from_bytes FROM manifest")
@@ -125,13 +130,13 @@ def check(row: Row, pipeline: Pipeline, job: str, asked: list[Asked]) -> None:
             assert json.loads(streamed.result_json)["length_unproven"] is end.unproven
         case Refused():
             assert (State(found.state), pipeline.error(job), found.due_at) == (State.FAILED, end.code, None)
-            assert_holds(pipeline.root, part=FILE if end.part else None)
+            assert_holds(pipeline, part=FILE if end.part else None)
         case Waits():
             assert (State(found.state), pipeline.error(job)) == (State.FAILED, end.code)
             assert found.attempts == attempts + end.attempt
-            wait_s = found.due_at / 1000 - time.time()
+            wait_s = epoch(found.due_at) - time.time()
             assert end.not_before_s - 10 <= wait_s <= end.within_s
-            assert_holds(pipeline.root, part=row.now if end.part else None)
+            assert_holds(pipeline, part=row.now if end.part else None)
     assert pipeline.view(job).error_debug_id == (None if isinstance(end, Done) else "debug")
 
 
@@ -146,14 +151,14 @@ def test_row_41_another_origin_is_told_nothing(origin: Origin, pipeline: Pipelin
         assert pipeline.state(job) is State.DEDUPED
         known = {"host", "accept", "accept-encoding", "connection", "user-agent"}
         assert all(asked.headers.keys() == known for asked in other.asked)
-    assert_holds(pipeline.root, FILE)
+    assert_holds(pipeline, FILE)
 
 
 def test_row_41_every_hop_is_guarded(origin: Origin, pipeline: Pipeline) -> None:
     pipeline.surroundings(replace(NET, allow_private=False), resolve=lambda _host, _port: ["10.0.0.1"])
     job = pipeline.fetch("http://inside.example/f")
     assert (pipeline.error(job), origin.connections) == ("egress_forbidden", 0)
-    assert_holds(pipeline.root)
+    assert_holds(pipeline)
 
 
 def test_row_42_a_part_is_not_joined_with_bytes_of_another_place(origin: Origin, pipeline: Pipeline) -> None:
@@ -166,7 +171,7 @@ def test_row_42_a_part_is_not_joined_with_bytes_of_another_place(origin: Origin,
     origin.on("/f", Say(answer(302, b"", "Location: /two")))
     pipeline.again(job)
     assert pipeline.state(job) is State.DEDUPED
-    assert_holds(pipeline.root, OTHER)
+    assert_holds(pipeline, OTHER)
 
 
 @pytest.mark.parametrize("listed", [True, False])
@@ -180,7 +185,7 @@ def test_row_42_a_fresh_signature_leads_to_the_same_file_if_the_policy_says_so(
     origin.on("/one", head_or(a_part(ETAG, RANGES)))
     origin.on("/f", Say(answer(302, b"", "Location: /one?Signature=2")))
     pipeline.again(job)
-    assert_holds(pipeline.root, FILE)
+    assert_holds(pipeline, FILE)
     gets = [asked for asked in origin.asked if asked.method == "GET" and asked.target == "/one?Signature=2"]
     assert [asked_from(asked) is not None for asked in gets] == [listed]
 
@@ -197,7 +202,7 @@ def test_row_42_nor_when_only_the_get_is_sent_there(origin: Origin, pipeline: Pi
     pipeline.again(job)
     assert pipeline.state(job) is State.DEDUPED
     assert [asked_from(asked) is not None for asked in origin.of("/two")] == [True, False]
-    assert_holds(pipeline.root, FILE[:CUT] + OTHER[CUT:])
+    assert_holds(pipeline, FILE[:CUT] + OTHER[CUT:])
 
 
 def test_row_36_resume_is_turned_off_for_a_host_whose_etags_flip(origin: Origin, pipeline: Pipeline) -> None:
@@ -215,7 +220,7 @@ def test_row_36_resume_is_turned_off_for_a_host_whose_etags_flip(origin: Origin,
     assert [asked_from(one) for one in gets] == [None]
     origin.on("/f", honest())
     pipeline.again(job)
-    assert_holds(pipeline.root, FILE)
+    assert_holds(pipeline, FILE)
 
 
 def test_row_48_an_idle_connection_that_closes_costs_no_attempt(origin: Origin, pipeline: Pipeline) -> None:
@@ -233,7 +238,7 @@ def test_row_48_an_idle_connection_that_closes_costs_no_attempt(origin: Origin, 
     assert pipeline.state(job) is State.DEDUPED
     assert (pipeline.row(job).attempts, pipeline.row(job).run, pipeline.slept) == (0, 1, [])
     assert [asked.connection for asked in origin.asked] == [1, 1, 2]
-    assert_holds(pipeline.root, FILE)
+    assert_holds(pipeline, FILE)
 
 
 def head_or(get: Callable[[Asked], Say], length: int = len(FILE)) -> Callable[[Asked], Say]:
@@ -241,6 +246,7 @@ def head_or(get: Callable[[Asked], Say], length: int = len(FILE)) -> Callable[[A
     return lambda asked: told(asked) if asked.method == "HEAD" else get(asked)
 
 
+@pytest.mark.no_engines
 def test_every_row_of_the_table_is_played() -> None:
     elsewhere = {42, 48}
     assert {row.number for row in ROWS} | elsewhere == set(range(1, 49))

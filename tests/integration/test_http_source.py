@@ -20,7 +20,10 @@ from dlpipe.net.policy import NetPolicy
 from dlpipe.sources.http import HttpSource
 from tests.origin import Asked, Origin, Say, Then, answer
 
-pytestmark = pytest.mark.integration
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.no_engines(),
+]
 
 POLICY = NetPolicy(
     connect_s=5.0, read_s=5.0, head_s=5.0, retries=2, backoff_base_s=0.5, max_retry_sleep_s=5.0,

@@ -11,7 +11,12 @@ import pytest
 
 from tests.fleet import REPOSITORY
 
-pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(1_200)]
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.slow,
+    pytest.mark.timeout(1_200),
+    pytest.mark.no_engines(),
+]
 
 BUILDAH = ["buildah", "--storage-driver", "vfs"]
 

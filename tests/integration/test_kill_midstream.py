@@ -25,7 +25,12 @@ from tests.servers import wait_until
 from tests.streaming import NET, OVERLAP, Child, Site, after_death, real, run_to_stream
 from tests.world import World
 
-pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.slow,
+    pytest.mark.timeout(240),
+    pytest.mark.no_engines("broker", "store"),
+]
 
 MIB = 1 << 20
 SIZE = 256 * MIB
@@ -34,8 +39,8 @@ BODY = Body(SIZE)
 
 
 @pytest.fixture
-def site(sqlite_url: str, tmp_path: Path) -> Site:
-    return Site(sqlite_url, tmp_path / "store")
+def site(ledger_url: str, tmp_path: Path) -> Site:
+    return Site(ledger_url, tmp_path / "store")
 
 
 @pytest.fixture

@@ -16,10 +16,15 @@ from dlpipe.db.schema import artifact_jobs, artifact_ops
 from dlpipe.pipeline import runner
 from dlpipe.pipeline.dispatch import dispatch
 from tests.fakes.source import FakeSource
+from tests.ledgers import looking
 from tests.servers import wait_until
 from tests.world import World
 
-pytestmark = pytest.mark.integration
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.own_engines("it is about the row locks of PostgreSQL", "ledger"),
+    pytest.mark.no_engines("broker", "store"),
+]
 
 URL = "https://files.example/a"
 _WAITING = sa.text(
@@ -45,15 +50,18 @@ class Successor:
 
     def _claim(self) -> None:
         try:
-            with self._database.engine.connect() as own, self._database.engine.connect() as other:
-                looking = other.execution_options(isolation_level="AUTOCOMMIT")
+            with self._database.engine.connect() as own:
                 own.execute(sa.update(artifact_jobs).values(priority=artifact_jobs.c.priority))
                 self._locked.set()
-                wait_until(lambda: looking.execute(_WAITING).scalar(), "the recorder waits for the row")
+                wait_until(self._recorder_waits, "the recorder waits for the row")
                 own.execute(sa.update(artifact_ops).values(result_code=artifact_ops.c.result_code))
                 own.commit()
         except Exception as error:
             self.failed = error
+
+    def _recorder_waits(self) -> object:
+        with looking(self._database) as connection:  # anew each time: a transaction sees one state of the server
+            return connection.scalar(_WAITING)
 
 
 @pytest.fixture

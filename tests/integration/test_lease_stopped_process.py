@@ -18,7 +18,10 @@ from dlpipe.core.errors import LeaseBusy
 from dlpipe.lease.lock import PREFIX, RedisLeases
 from tests.servers import Valkey, wait_until
 
-pytestmark = pytest.mark.integration
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.no_engines(),
+]
 
 WORKER = """
 import sys

@@ -24,7 +24,13 @@ from tests.ledger_moves import EDGES, HOSTS, SPECS, Failure, Look, Moves, Work
 from tests.ledgers import FOREIGN, OWN, Bench
 from tests.postgres import Postgres
 
-pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.slow,
+    pytest.mark.timeout(900),
+    pytest.mark.own_engines("a test for each of them", "ledger"),
+    pytest.mark.no_engines("broker", "store"),
+]
 
 NEVER = {
     # Nobody holds a job in these states, so nobody can fail it, and no run of it can be given up.

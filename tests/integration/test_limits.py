@@ -26,7 +26,11 @@ from dlpipe.net.policy import NetPolicy
 from tests.origin import Asked, Origin, Say, Then, answer
 from tests.servers import Valkey, wait_until
 
-pytestmark = [pytest.mark.integration, pytest.mark.slow]
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.slow,
+    pytest.mark.no_engines(),
+]
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PROCESSES = 4

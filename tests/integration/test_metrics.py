@@ -19,7 +19,6 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from dlpipe.core import flow
-from dlpipe.db import SqlDatabase
 from dlpipe.store.sidecar import Sidecar
 from tests.fleet import QUICK, Fleet, Process
 from tests.hostile import honest
@@ -27,7 +26,13 @@ from tests.integration.test_worker import children_of, listening
 from tests.origin import Asked, Origin, Say, Script, Then, answer
 from tests.servers import Valkey, free_port
 
-pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.slow,
+    pytest.mark.timeout(300),
+    pytest.mark.own_engines("hardlinks are counted", "store"),
+    pytest.mark.own_engines("500 jobs at once, which SQLite would take long for", "ledger"),
+]
 
 Samples = Mapping[str, Mapping[tuple[str, ...], float]]
 TENANT, REQUEST, SECRET = "acme", "request-7", "5ec2e7T0ken"
@@ -109,16 +114,16 @@ def text(port: int) -> str:
 
 
 @pytest.fixture
-def fleet(broker: Valkey, tmp_path: Path, postgres_url: str) -> Iterator[Fleet]:
+def fleet(broker: Valkey, tmp_path: Path, postgres_url: str, broker_settings: Mapping[str, str]) -> Iterator[Fleet]:
     with broker.client() as client:
         client.flushall()
     quick = {
         **QUICK, "DLPIPE_DATABASE_URL": postgres_url, "DLPIPE_NET_RATE_PER_S": "0", "DLPIPE_NET_SLOTS_PER_HOST": "0",
         "DLPIPE_NET_RETRIES": "0", "DLPIPE_NET_BREAKER_FAILURES": "0", "DLPIPE_METRICS_PORT": str(free_port()),
         "DLPIPE_METRICS_REFRESH_S": "0.2", "DLPIPE_LEASE_TTL_S": "20", "DLPIPE_LEASE_RENEW_S": "5",
+        **broker_settings,
     }  # fmt: skip
     with Fleet(tmp_path / "home", broker, **quick) as fleet:
-        fleet.database = SqlDatabase(postgres_url)
         yield fleet
 
 

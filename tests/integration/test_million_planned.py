@@ -20,7 +20,12 @@ from tests.fakes.publisher import FakePublisher
 from tests.postgres import Postgres
 from tests.world import make_deps
 
-pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.slow,
+    pytest.mark.timeout(600),
+    pytest.mark.no_engines("broker", "store"),
+]
 
 FEW, MANY = 100_000, 1_000_000
 WINDOW, PER_HOST = 2_000, 500

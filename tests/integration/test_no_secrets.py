@@ -27,7 +27,11 @@ from tests.hostile import honest
 from tests.origin import Asked, Origin, Say, Then, answer
 from tests.servers import Valkey, free_port
 
-pytestmark = [pytest.mark.integration, pytest.mark.slow]
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.slow,
+    pytest.mark.own_engines("what SQLite, Redis and the folder hold is searched"),
+]
 
 SIGNATURE = "5ec2e7f00dcafe0123456789abcdef5ec2e7f00dcafe0123456789abcdef5ec2"
 CREDENTIAL = "AKIA5EC2E7CREDENTIAL"

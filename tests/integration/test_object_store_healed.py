@@ -23,7 +23,12 @@ from dlpipe.verify.objects import Objects, ObjectStoreTrouble
 from tests.objectserver import ObjectServer, contents, objects
 from tests.world import DEFAULT, World, sha256, some_bytes
 
-pytestmark = [pytest.mark.integration, pytest.mark.slow]
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.slow,
+    pytest.mark.own_engines("it is about a bucket", "store"),
+    pytest.mark.no_engines("broker"),
+]
 
 HOST = "http://files.example"
 KEYS = {"access_key_id": "a", "secret_access_key": "b"}

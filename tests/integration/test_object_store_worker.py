@@ -8,13 +8,15 @@ import subprocess
 import sys
 import tempfile
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import obstore
 import pytest
 import sqlalchemy as sa
 
+from dlpipe.db.clock import after
+from dlpipe.db.schema import artifact_jobs
 from dlpipe.store.objects import MARKER
 from tests.fleet import QUICK, Fleet
 from tests.objectserver import SECRET, ObjectServer, contents
@@ -22,7 +24,11 @@ from tests.servers import Valkey
 from tests.webserver import WebServer
 from tests.world import sha256, staged
 
-pytestmark = [pytest.mark.integration, pytest.mark.slow]
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.slow,
+    pytest.mark.own_engines("it is about a bucket", "store"),
+]
 
 
 @pytest.fixture
@@ -31,11 +37,18 @@ def url(object_server: ObjectServer) -> str:
 
 
 @pytest.fixture
-def fleet(broker: Valkey, tmp_path: Path, object_server: ObjectServer, url: str) -> Iterator[Fleet]:
+def engines(ledger_settings: Mapping[str, str], broker_settings: Mapping[str, str]) -> dict[str, str]:
+    return {**ledger_settings, **broker_settings}
+
+
+@pytest.fixture
+def fleet(
+    broker: Valkey, tmp_path: Path, object_server: ObjectServer, url: str, engines: dict[str, str]
+) -> Iterator[Fleet]:
     with broker.client() as client:
         client.flushall()
     # Small enough for a file of some MiB to go up in parts.
-    more = {"DLPIPE_STORE_MULTIPART_BYTES": str(5 << 20), "DLPIPE_STORE_RETRIES": "0"}
+    more = {"DLPIPE_STORE_MULTIPART_BYTES": str(5 << 20), "DLPIPE_STORE_RETRIES": "0", **engines}
     with Fleet(tmp_path / "home", broker, **QUICK, **object_server.settings(url), **more) as fleet:
         yield fleet
 
@@ -94,7 +107,8 @@ def test_files_and_their_equals_go_into_the_bucket_once(
     assert_clean(fleet)
 
     (artifact,) = fleet.sql("SELECT artifact_uuid FROM artifacts WHERE byte_size > 1000000 AND project_id = 'second'")
-    words = ("open", artifact.artifact_uuid, "--project", "second")
+    uuid = str(artifact.artifact_uuid)
+    words = ("open", uuid, "--project", "second")
     code, link, err = command(fleet, *words, "--link", "--expires", "5m")
     assert code == 0, err
     with urllib.request.urlopen(link.strip(), timeout=20) as answer:
@@ -102,7 +116,7 @@ def test_files_and_their_equals_go_into_the_bucket_once(
     code, out, err = command(fleet, *words)
     digest = sha256(bodies["/large.bin"])
     assert (code, out) == (0, f"{url}/default/default/{digest[:2]}/{digest}.bin\n")
-    foreign = command(fleet, "open", artifact.artifact_uuid, "--link")
+    foreign = command(fleet, "open", uuid, "--link")
     assert foreign[0] != 0
     assert "artifact_unknown" in foreign[2]
     assert_no_secret(fleet)
@@ -135,12 +149,14 @@ def test_a_worker_killed_around_an_upload_is_followed_by_one_that_ends_it(
     assert_clean(fleet)
 
 
-def test_while_the_server_is_away_jobs_wait_and_then_go_on(broker: Valkey, web: WebServer, tmp_path: Path) -> None:
+def test_while_the_server_is_away_jobs_wait_and_then_go_on(
+    broker: Valkey, web: WebServer, tmp_path: Path, engines: dict[str, str]
+) -> None:
     with broker.client() as client:
         client.flushall()
     with tempfile.TemporaryDirectory(prefix="dls") as directory, ObjectServer(Path(directory)) as server:
         url = server.new_prefix()
-        more = {**server.settings(url), "DLPIPE_STORE_RETRIES": "0", "DLPIPE_STORE_TIMEOUT_S": "3"}
+        more = {**server.settings(url), "DLPIPE_STORE_RETRIES": "0", "DLPIPE_STORE_TIMEOUT_S": "3", **engines}
         with Fleet(tmp_path / "home", broker, **QUICK, **more) as fleet:
             server.stop()
             worker = fleet.worker("one")
@@ -154,7 +170,8 @@ def test_while_the_server_is_away_jobs_wait_and_then_go_on(broker: Valkey, web: 
             assert fleet.job(address).attempts == 0
             server.start()
             with fleet.database.write() as unit:
-                unit._connection.execute(sa.text("UPDATE artifact_jobs SET due_at = 1 WHERE due_at IS NOT NULL"))
+                waiting = artifact_jobs.c.due_at.is_not(None)
+                unit._connection.execute(sa.update(artifact_jobs).where(waiting).values(due_at=after(-3600.0)))
             fleet.beat()
             fleet.until(lambda: fleet.done() == 1, "the job to end", worker)
             assert len(web.gets("/a.bin")) == 1

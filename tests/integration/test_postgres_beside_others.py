@@ -16,7 +16,7 @@ from alembic.operations import Operations
 from dlpipe.core.errors import LedgerConflict, LedgerUnavailable, Misconfigured
 from dlpipe.core.ports import Unit
 from dlpipe.db import SqlDatabase, schema
-from dlpipe.db.migrate import migrate
+from dlpipe.db.migrate import engine_beside_others, migrate
 from dlpipe.db.migrations import beside
 from dlpipe.db.schema import jobs
 from dlpipe.db.sessions import Sessions
@@ -27,7 +27,11 @@ from tests.ledgers import Bench, looking, spec
 from tests.postgres import Postgres
 from tests.servers import wait_until
 
-pytestmark = pytest.mark.integration
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.own_engines("it is about PostgreSQL", "ledger"),
+    pytest.mark.no_engines("broker", "store"),
+]
 
 
 @pytest.fixture
@@ -260,12 +264,11 @@ def test_an_index_is_made_beside_writers_and_one_that_was_broken_off_is_made_aga
     with postgres.connect(ledger.url.database or "") as admin, pytest.raises(psycopg.errors.DivisionByZero):
         admin.execute(broken)
     assert valid(ledger) == [False]
-    hasty = SqlDatabase(ledger.url.render_as_string(hide_password=False), sessions=Sessions(lock_s=0.2))
     with ledger.write() as writer:
         # A writer that has begun before has to be waited for; one that begins meanwhile is not kept out.
         writer._connection.execute(sa.update(schema.artifact_jobs).values(priority=3))
         with ThreadPoolExecutor(1) as pool:
-            making = pool.submit(make_index, hasty)
+            making = pool.submit(make_index, ledger)
             wait_until(lambda: waiting(ledger), "the index to be under way")
             time.sleep(0.4)  # longer than it would wait for a lock
             with ledger.write() as second:
@@ -274,11 +277,11 @@ def test_an_index_is_made_beside_writers_and_one_that_was_broken_off_is_made_aga
             writer.rollback()
             making.result(30)
     assert valid(ledger) == [True]
-    hasty.close()
 
 
 def make_index(database: SqlDatabase) -> None:
-    with database.engine.connect() as connection:
+    engine = engine_beside_others(database, lock_s=0.2)
+    with engine.connect() as connection:
         context = MigrationContext.configure(connection)
         with Operations.context(context), context.begin_transaction():
             beside.create_index("ix_trial", "artifact_jobs", ["priority"], "priority > 1")

@@ -14,7 +14,12 @@ from tests import systemcalls
 from tests.fleet import REPOSITORY
 from tests.systemcalls import Call
 
-pytestmark = [pytest.mark.integration, pytest.mark.slow]
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.slow,
+    pytest.mark.own_engines("the system calls of SQLite and a folder are traced", "ledger", "store"),
+    pytest.mark.no_engines("broker"),
+]
 
 _PROGRAM = """
 import os, sys

@@ -11,23 +11,43 @@ from typing import Any
 import pytest
 from celery import Celery, chain
 
-from dlpipe import defaults
+from dlpipe import celery, defaults
 from dlpipe.celery import CeleryPublisher
 from dlpipe.core import flow
 from dlpipe.core.errors import BrokerUnavailable
 from dlpipe.core.ports import Hint
 from dlpipe.settings import Settings
-from tests.servers import Valkey
+from tests.rabbitmq import RabbitMQ
+from tests.servers import Valkey, wait_until
 
-pytestmark = pytest.mark.integration
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.own_engines("it is about each of them", "broker"),
+    pytest.mark.no_engines("ledger", "store"),
+]
 
 JOBS = 50
+HINTS = [Hint(str(n), 1, flow.STAGES) for n in range(10)]
 
 
 @pytest.fixture
 def broker() -> Iterator[Valkey]:
     with tempfile.TemporaryDirectory(prefix="dl") as directory, Valkey(directory) as server:
         yield server
+
+
+@pytest.fixture(scope="module")
+def rabbit(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RabbitMQ]:
+    with RabbitMQ(tmp_path_factory.mktemp("rabbit")) as server:
+        yield server
+
+
+@pytest.fixture
+def by_rabbit(rabbit: RabbitMQ) -> Iterator[Celery]:
+    app = Celery("by_rabbit", set_as_current=False)
+    app.config_from_object(defaults.config(Settings(broker_url=rabbit.url, redis_url="redis://127.0.0.1:1/0")))
+    yield app
+    app.close()
 
 
 @pytest.fixture
@@ -77,3 +97,64 @@ def test_a_broker_that_dies_before_the_push_is_told_as_unavailable(broker: Valke
 
     with pytest.raises(BrokerUnavailable):
         Cut(sender).publish([Hint(name, 1, flow.STAGES) for name in ("first", "last")])
+
+
+def test_a_broker_that_dies_between_two_messages_is_told_as_unavailable(broker: Valkey, sender: Celery) -> None:
+    class Cut(CeleryPublisher):
+        def _answers(self) -> None:
+            super()._answers()
+            broker.kill()
+
+    with pytest.raises(BrokerUnavailable):
+        Cut(sender).send("dlpipe.enqueue_download", ["a"])
+
+
+# ── RabbitMQ ──────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.slow
+def test_queues_of_rabbitmq_are_counted_by_the_names_that_alerts_and_workers_use(by_rabbit: Celery) -> None:
+    publisher = CeleryPublisher(by_rabbit)
+    publisher.publish([Hint("a", 1, flow.STAGES), Hint("b", 1, flow.STAGES[3:]), Hint("c", 1, flow.STAGES[4:])])
+    expected = {"plan": 0, "net": 1, "disk": 2, "beat": 0}
+    wait_until(lambda: publisher.depths() == expected, "the messages to be counted")
+    assert sum(one.messages for one in publisher.waiting() or ()) == 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", ["stopped", "cut off"])
+def test_a_rabbitmq_that_goes_between_two_messages_is_told_as_unavailable_and_used_again(
+    fault: str, rabbit: RabbitMQ, by_rabbit: Celery
+) -> None:
+    class Cut(CeleryPublisher):
+        def _send_first(self, hint: Hint, producer: Any) -> None:
+            super()._send_first(hint, producer)
+            if hint.job_id == "5":
+                if fault == "stopped":
+                    rabbit.stop()
+                else:
+                    rabbit.ctl("close_all_connections", "a test")
+
+    with pytest.raises(BrokerUnavailable):
+        Cut(by_rabbit).publish(HINTS)
+    if fault == "stopped":
+        rabbit.start()
+    CeleryPublisher(by_rabbit).publish(HINTS)
+
+
+@pytest.mark.slow
+def test_a_rabbitmq_that_has_no_room_keeps_nobody_waiting(
+    rabbit: RabbitMQ, by_rabbit: Celery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(celery, "CONFIRM_S", 1.0)
+    CeleryPublisher(by_rabbit).publish(HINTS)
+    rabbit.ctl("set_vm_memory_high_watermark", "0.00001")
+    try:
+        wait_until(lambda: "memory" in rabbit.ctl("eval", "rabbit_alarm:get_alarms()."), "the alarm")
+        with pytest.raises(BrokerUnavailable):
+            CeleryPublisher(by_rabbit).publish(HINTS)
+        with pytest.raises(BrokerUnavailable):
+            CeleryPublisher(by_rabbit).send("dlpipe.enqueue_download", ["a"])
+    finally:
+        rabbit.ctl("set_vm_memory_high_watermark", "0.9")
+    CeleryPublisher(by_rabbit).publish(HINTS)

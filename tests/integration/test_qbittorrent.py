@@ -34,7 +34,10 @@ from tests.servers import wait_until
 from tests.torrent_jobs import job
 from tests.torrents_made import Made, WebSeed
 
-pytestmark = pytest.mark.integration
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.no_engines(),
+]
 
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
 POLICY = TorrentPolicy()

@@ -20,7 +20,10 @@ from tests.conftest import absent
 from tests.qbittorrent import PASSWORD, QBittorrentServer
 from tests.servers import wait_until
 
-pytestmark = pytest.mark.integration
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.no_engines(),
+]
 
 
 @pytest.fixture

@@ -15,9 +15,14 @@ from dlpipe.db import SqlDatabase
 from tests.conftest import absent
 from tests.front import Front, Passed
 from tests.pipeline import POLICY, Pipeline, assert_holds
+from tests.shelf import Shelf
 from tests.webservers import KINDS, RETRY_AFTER_S, Kind, WebServer
 
-pytestmark = [pytest.mark.integration, pytest.mark.slow]
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.slow,
+    pytest.mark.no_engines("broker"),
+]
 
 NAME = "file.txt"
 FIRST = random.Random(5).randbytes(1_000_000).hex().encode()  # text, so that there is something to compress
@@ -52,9 +57,9 @@ def front(server: WebServer) -> Iterator[Front]:
 
 
 @pytest.fixture
-def pipeline(sqlite_url: str, tmp_path: Path) -> Iterator[Pipeline]:
-    database = SqlDatabase(sqlite_url)
-    made = Pipeline(database, tmp_path / "store")
+def pipeline(ledger_url: str, shelf: Shelf, tmp_path: Path) -> Iterator[Pipeline]:
+    database = SqlDatabase(ledger_url)
+    made = Pipeline(database, tmp_path / "store", shelf=shelf)
     yield made
     made.close()
     database.close()
@@ -62,7 +67,7 @@ def pipeline(sqlite_url: str, tmp_path: Path) -> Iterator[Pipeline]:
 
 def assert_done(pipeline: Pipeline, job: str, body: bytes) -> None:
     assert (pipeline.state(job), pipeline.error(job)) == (State.DEDUPED, None)
-    assert_holds(pipeline.root, body)
+    assert_holds(pipeline, body)
 
 
 def assert_asked_for_it_as_it_is(front: Front) -> None:
@@ -74,7 +79,7 @@ def cut_off(pipeline: Pipeline, front: Front, path: str = f"/{NAME}") -> str:
     front.cut_after = CUT
     job = pipeline.fetch(front.url + path)
     assert pipeline.error(job) == "body_cut"
-    assert_holds(pipeline.root, part=FIRST)
+    assert_holds(pipeline, part=FIRST)
     return job
 
 
@@ -85,6 +90,7 @@ def test_fresh(pipeline: Pipeline, front: Front) -> None:
     assert [one.method for one in front.passed] == ["HEAD", "GET"]
 
 
+@pytest.mark.no_engines
 def test_the_server_does_compress_for_others(server: WebServer, front: Front) -> None:
     """Else `gzip on` would prove nothing."""
     import urllib.request
@@ -113,7 +119,7 @@ def test_cut_again_and_again(pipeline: Pipeline, front: Front) -> None:
         front.cut_after = CUT // 2
         pipeline.again(job)
         assert pipeline.error(job) == "body_cut"
-        assert_holds(pipeline.root, part=FIRST)
+        assert_holds(pipeline, part=FIRST)
     pipeline.again(job)
     assert_done(pipeline, job, FIRST)
 
@@ -183,6 +189,7 @@ def moved(passed: Passed) -> bytes | None:
     return f"HTTP/1.1 302 Found\r\nLocation: /{NAME}\r\nContent-Length: 0\r\n\r\n".encode()
 
 
+@pytest.mark.no_engines
 def test_nothing_of_a_server_is_left_behind(kind: Kind) -> None:
     with WebServer(kind, gzip=False) as running:
         folder, pid = running.site.folder, running._process.pid

@@ -15,9 +15,14 @@ from dlpipe.db import SqlDatabase
 from tests.conftest import absent
 from tests.fakes.progress import FakeProgress
 from tests.pipeline import Pipeline, assert_holds
+from tests.shelf import Shelf
 from tests.webservers import KINDS, Kind, WebServer
 
-pytestmark = [pytest.mark.integration, pytest.mark.slow]
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.slow,
+    pytest.mark.no_engines("broker"),
+]
 
 NAME = "file.bin"
 BODY = random.Random(7).randbytes(32 << 20)
@@ -62,9 +67,9 @@ class Happens(FakeProgress):
 
 
 @pytest.fixture
-def pipeline(sqlite_url: str, tmp_path: Path) -> Iterator[Pipeline]:
-    database = SqlDatabase(sqlite_url)
-    made = Pipeline(database, tmp_path / "store")
+def pipeline(ledger_url: str, shelf: Shelf, tmp_path: Path) -> Iterator[Pipeline]:
+    database = SqlDatabase(ledger_url)
+    made = Pipeline(database, tmp_path / "store", shelf=shelf)
     yield made
     made.close()
     database.close()
@@ -83,17 +88,17 @@ def resumed(pipeline: Pipeline) -> int:
 
 def assert_done(pipeline: Pipeline, job: str) -> None:
     assert (pipeline.state(job), pipeline.error(job)) == (State.DEDUPED, None)
-    assert_holds(pipeline.root, BODY)
+    assert_holds(pipeline, BODY)
 
 
 def test_killed_in_the_middle_and_started_again(pipeline: Pipeline, server: WebServer) -> None:
     when(pipeline, IN_THE_MIDDLE, server.kill)
     job = pipeline.fetch(f"http://127.0.0.1:{server.site.port}/{NAME}")
     assert pipeline.error(job) in {"body_cut", "connection_lost"}
-    assert_holds(pipeline.root, part=BODY)
+    assert_holds(pipeline, part=BODY)
     pipeline.again(job)
     assert pipeline.error(job) == "connect_failed"  # nobody is there yet; what is held stays
-    assert_holds(pipeline.root, part=BODY)
+    assert_holds(pipeline, part=BODY)
     server.restart()
     pipeline.surroundings()  # as if the time had passed: the host is no longer left alone
     pipeline.again(job)
@@ -109,7 +114,7 @@ def test_killed_again_and_again(pipeline: Pipeline, server: WebServer) -> None:
         pipeline.drive()
         assert happens.happened
         assert pipeline.error(job) in {"body_cut", "connection_lost"}
-        assert_holds(pipeline.root, part=BODY)
+        assert_holds(pipeline, part=BODY)
         server.restart()
         pipeline.surroundings()
     pipeline.again(job)

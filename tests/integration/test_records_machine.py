@@ -34,7 +34,13 @@ from dlpipe.store.archive import FileArchive
 from dlpipe.store.trash import LocalTrash
 from tests.world import World, sha256
 
-pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.slow,
+    pytest.mark.timeout(900),
+    pytest.mark.own_engines("files in a folder are lost and damaged by hand", "store"),
+    pytest.mark.no_engines("broker"),
+]
 
 URLS = [f"https://{host}.example/{name}.pdf" for host in "ab" for name in "xy"]
 BODIES = [b"%PDF-one", b"%PDF-two" * 9_000, b"%PDF-three"]

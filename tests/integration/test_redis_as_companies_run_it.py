@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -29,10 +29,15 @@ from tests import servers
 from tests.certificates import Authority
 from tests.fleet import QUICK, Fleet
 from tests.servers import Valkey, free_port, wait_until
+from tests.shelf import Shelf
 from tests.tlsfront import TlsFront
 from tests.webserver import WebServer
 
-pytestmark = [pytest.mark.integration, pytest.mark.slow]
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.slow,
+    pytest.mark.own_engines("it is about Redis", "broker"),
+]
 
 LEASES_MAY = "~dlpipe:* &* +@read +@write +@scripting +@connection +@transaction +time"
 BROKER_MAY = "~* &* +@all -@admin -@dangerous +info"
@@ -51,7 +56,9 @@ def some_files(web: WebServer, count: int) -> dict[str, bytes]:
 # ── TLS and users ─────────────────────────────────────────────────────────────────────────────────
 
 
-def test_workers_use_redis_behind_tls_as_users_who_may_little(valkey: Valkey, tmp_path: Path) -> None:
+def test_workers_use_redis_behind_tls_as_users_who_may_little(
+    valkey: Valkey, tmp_path: Path, ledger_settings: Mapping[str, str], shelf: Shelf
+) -> None:
     authority = Authority(tmp_path / "authority")
     with valkey.client() as admin:
         admin.execute_command("ACL", "SETUSER", "leases", "on", ">l3ases", *LEASES_MAY.split())
@@ -62,9 +69,11 @@ def test_workers_use_redis_behind_tls_as_users_who_may_little(valkey: Valkey, tm
         settings = {
             "DLPIPE_REDIS_URL": f"rediss://leases:l3ases@{there}/0?{trust}",
             "DLPIPE_BROKER_URL": f"rediss://broker:br0ker@{there}/0?{trust}",
+            **ledger_settings,
+            **shelf.settings,
         }
         bodies = some_files(web, 3)
-        with Fleet(tmp_path / "home", valkey, **{**QUICK, **settings}) as fleet:
+        with Fleet(tmp_path / "home", valkey, shelf, **{**QUICK, **settings}) as fleet:
             worker = fleet.worker("w1")
             fleet.beat()
             fleet.plan(list(bodies))
@@ -81,6 +90,7 @@ def test_workers_use_redis_behind_tls_as_users_who_may_little(valkey: Valkey, tm
             leases.set("net", "x")  # who holds leases cannot touch the queues
 
 
+@pytest.mark.no_engines("ledger", "store")
 @pytest.mark.parametrize("scheme", ["redis_url", "broker_url"])
 def test_a_certificate_of_an_unknown_authority_is_refused(scheme: str, valkey: Valkey, tmp_path: Path) -> None:
     """kombu by itself would take any."""
@@ -146,7 +156,9 @@ sentinel failover-timeout mymaster 2000
 
 
 @pytest.mark.timeout(120)
-def test_a_failover_by_sentinels_is_followed_by_leases_and_by_the_broker(tmp_path: Path) -> None:
+def test_a_failover_by_sentinels_is_followed_by_leases_and_by_the_broker(
+    tmp_path: Path, ledger_settings: Mapping[str, str], shelf: Shelf
+) -> None:
     auth = ("--requirepass", "s3same", "--masterauth", "s3same", "--save", "")
     with ExitStack() as stack, tempfile.TemporaryDirectory(prefix="dl") as directory:
         broker = Valkey(directory)  # only where a fleet wants one; never started
@@ -162,10 +174,11 @@ def test_a_failover_by_sentinels_is_followed_by_leases_and_by_the_broker(tmp_pat
         url = f"sentinel://:s3same@127.0.0.1:{sentinel.port}/0"
         settings = {
             "DLPIPE_REDIS_URL": url, "DLPIPE_BROKER_URL": url, "DLPIPE_REDIS_SENTINEL_MASTER": "mymaster",
+            "DLPIPE_LEASE_TTL_S": "20", **ledger_settings, **shelf.settings,
         }  # fmt: skip
         bodies = some_files(web, 3)
         held = web.put("/held", body := os.urandom(200_000), hold_at=100_000)
-        with Fleet(tmp_path / "home", broker, **{**QUICK, **settings, "DLPIPE_LEASE_TTL_S": "20"}) as fleet:
+        with Fleet(tmp_path / "home", broker, shelf, **{**QUICK, **settings}) as fleet:
             worker = fleet.worker("w1")
             fleet.beat()
             fleet.plan([held])
@@ -179,6 +192,7 @@ def test_a_failover_by_sentinels_is_followed_by_leases_and_by_the_broker(tmp_pat
             fleet.assert_each_once({**bodies, held: body})
 
 
+@pytest.mark.no_engines("ledger", "store")
 def test_sentinels_without_a_masters_name_are_refused(tmp_path: Path) -> None:
     for env in ({"DLPIPE_REDIS_URL": "sentinel://h:1/0"}, {"DLPIPE_BROKER_URL": "sentinel://h:1/0"}):
         with pytest.raises(Misconfigured, match="Sentinels"):
@@ -188,6 +202,7 @@ def test_sentinels_without_a_masters_name_are_refused(tmp_path: Path) -> None:
 # ── cluster ───────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.no_engines("ledger", "store")
 def test_no_script_and_no_command_touches_keys_of_two_nodes(tmp_path: Path) -> None:
     """A cluster refuses that even where one node has all slots."""
     with ExitStack() as stack:

@@ -16,10 +16,14 @@ from dlpipe.pipeline import wishes
 from tests.conftest import absent
 from tests.front import Front
 from tests.pipeline import NET, Pipeline, assert_holds
+from tests.shelf import Shelf
 from tests.webservers import KINDS, WebServer
 from tests.world import some_bytes
 
-pytestmark = pytest.mark.integration
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.no_engines("broker"),
+]
 
 NAME = "file.bin"
 OLD, NEW = some_bytes(300_000), some_bytes(310_000)
@@ -43,9 +47,9 @@ def front(server: WebServer) -> Iterator[Front]:
 
 
 @pytest.fixture
-def pipeline(sqlite_url: str, tmp_path: Path) -> Iterator[Pipeline]:
-    database = SqlDatabase(sqlite_url)
-    made = Pipeline(database, tmp_path / "store")
+def pipeline(ledger_url: str, shelf: Shelf, tmp_path: Path) -> Iterator[Pipeline]:
+    database = SqlDatabase(ledger_url)
+    made = Pipeline(database, tmp_path / "store", shelf=shelf)
     made.surroundings(caching=CachePolicy(tmp_path / "http.db"))  # which must not answer in the server's place
     yield made
     made.close()
@@ -62,6 +66,7 @@ def statuses(front: Front) -> list[tuple[str, int]]:
     return [(one.method, one.status) for one in front.passed]
 
 
+@pytest.mark.everywhere
 def test_a_file_that_changes_between_two_fetches_is_a_second_artifact(
     pipeline: Pipeline, server: WebServer, front: Front
 ) -> None:
@@ -78,10 +83,12 @@ def test_a_file_that_changes_between_two_fetches_is_a_second_artifact(
     first, second = pipeline.artifacts(job)
     assert first == old
     for artifact, body in ((first, OLD), (second, NEW)):
-        assert Path(pipeline.deps.store.path(artifact.storage_pointer)).read_bytes() == body
-    assert_holds(pipeline.root, OLD, NEW)
+        with pipeline.deps.store.open(artifact.storage_pointer, len(body)) as stream:
+            assert stream.read() == body
+    assert_holds(pipeline, OLD, NEW)
 
 
+@pytest.mark.everywhere
 def test_a_file_that_stays_as_it_is_costs_one_request_and_makes_nothing(pipeline: Pipeline, front: Front) -> None:
     job = pipeline.fetch(f"{front.url}/{NAME}")
     before = pipeline.artifacts(job)
@@ -89,25 +96,24 @@ def test_a_file_that_stays_as_it_is_costs_one_request_and_makes_nothing(pipeline
     refresh(pipeline, job)
     assert statuses(front) == [("GET", 304)]
     assert (pipeline.state(job), pipeline.artifacts(job)) == (State.SKIPPED_DUPLICATE, before)
-    assert_holds(pipeline.root, OLD)
+    assert_holds(pipeline, OLD)
 
 
 @pytest.mark.parametrize("fault", list(Fault))
 def test_a_file_that_is_lost_from_the_store_comes_back_under_its_name(
-    pipeline: Pipeline, front: Front, fault: Fault
+    pipeline: Pipeline, shelf: Shelf, front: Front, fault: Fault
 ) -> None:
     job = pipeline.fetch(f"{front.url}/{NAME}")
     (artifact,) = before = pipeline.artifacts(job)
-    path = Path(pipeline.deps.store.path(artifact.storage_pointer))
-    path.unlink()
-    if fault is Fault.DAMAGED:
-        path.write_bytes(b"?" * len(OLD))
+    (name,) = pipeline.blobs()
+    shelf.spoil(pipeline.root, name, b"?" * len(OLD) if fault is Fault.DAMAGED else None)
     assert wishes.bring_back(pipeline.deps, pipeline.view(job), artifact, fault)
     pipeline.drive()
     assert (pipeline.state(job), pipeline.artifacts(job)) == (State.DEDUPED, before)
-    assert path.read_bytes() == OLD
+    assert pipeline.blobs()[name] == OLD
 
 
+@pytest.mark.everywhere
 @pytest.mark.parametrize("from_stage", ["stream", "index"])
 def test_a_replay_needs_no_server_and_no_way_to_one(pipeline: Pipeline, server: WebServer, from_stage: str) -> None:
     """The server is gone, the guard lets nobody out, and offline mode would refuse before it."""

@@ -20,9 +20,13 @@ from dlpipe.net.client import Hub
 from dlpipe.net.policy import NetPolicy
 from dlpipe.sources.http import HttpSource
 from tests.origin import Asked, Origin, Say, Then, answer
+from tests.shelf import Shelf
 from tests.world import World, make_deps, sha256
 
-pytestmark = pytest.mark.integration
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.no_engines("broker"),
+]
 
 POLICY = NetPolicy(allow_private=True, retries=0)
 BODY = os.urandom(100_000)
@@ -49,10 +53,11 @@ def source(hub: Hub) -> HttpSource:
 
 
 @pytest.fixture
-def world(tmp_path: Path, sqlite_url: str, source: HttpSource) -> Iterator[World]:
-    database = SqlDatabase(sqlite_url)
-    made = World(database, tmp_path / "store")
-    made.deps = replace(make_deps(database, tmp_path / "store", publisher=made.publisher), source=source)
+def world(tmp_path: Path, ledger_url: str, shelf: Shelf, source: HttpSource) -> Iterator[World]:
+    database = SqlDatabase(ledger_url)
+    made = World(database, tmp_path / "store", shelf=shelf)
+    fresh = make_deps(database, made.root, store=shelf.store(made.root), publisher=made.publisher)
+    made.deps = replace(fresh, source=source)
     yield made
     database.close()
 
@@ -142,6 +147,7 @@ def test_whatever_else_goes_the_ordinary_way(origin: Origin, world: World, third
     assert origin.of("/elsewhere") == []
 
 
+@pytest.mark.no_engines
 def test_it_is_never_answered_from_the_cache(origin: Origin, source: HttpSource) -> None:
     url = origin.on("/f.bin", answer(200, b"", TAG, "Cache-Control: max-age=999"))
     source.head(url)
@@ -161,12 +167,14 @@ def test_a_redirect_is_not_followed_and_its_validators_are_not_kept(origin: Orig
     assert not any({"if-none-match", "if-modified-since"} & asked.headers.keys() for asked in gets)
 
 
+@pytest.mark.no_engines
 def test_without_validators_nothing_is_asked(origin: Origin, source: HttpSource) -> None:
     assert source.unchanged(origin.on("/f", answer(200, b"x")), None, None) is None
     assert source.unchanged(origin.url + "/f", 'W/"v1"', None) is None
     assert origin.asked == []
 
 
+@pytest.mark.no_engines
 def test_a_host_that_is_out_of_reach_or_wants_to_be_left_alone_is_not_asked_twice(
     origin: Origin, source: HttpSource
 ) -> None:

@@ -19,7 +19,10 @@ from tests import postgres as module
 from tests.postgres import Postgres, copy_for_everybody, reachable, require
 from tests.servers import wait_until
 
-pytestmark = pytest.mark.integration
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.no_engines(),
+]
 
 OWNER = """
 import sys, time

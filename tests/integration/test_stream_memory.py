@@ -14,15 +14,19 @@ from tests.rangeserver import Body, RangeServer
 from tests.streaming import NET, Child, Site, real, run_to_stream
 from tests.world import World
 
-pytestmark = [pytest.mark.integration, pytest.mark.slow]
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.slow,
+    pytest.mark.no_engines("broker", "store"),
+]
 
 MIB = 1 << 20
 SMALL, LARGE = 64 * MIB, 4096 * MIB
 
 
 @pytest.fixture
-def site(sqlite_url: str, tmp_path: Path) -> Site:
-    return Site(sqlite_url, tmp_path / "store")
+def site(ledger_url: str, tmp_path: Path) -> Site:
+    return Site(ledger_url, tmp_path / "store")
 
 
 @pytest.fixture

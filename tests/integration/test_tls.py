@@ -21,9 +21,14 @@ from tests.conftest import absent
 from tests.fakes.progress import FakeProgress
 from tests.origin import Origin, Say, answer
 from tests.pipeline import NET, Pipeline, assert_holds
+from tests.shelf import Shelf
 from tests.webservers import KINDS, WebServer
 
-pytestmark = [pytest.mark.integration, pytest.mark.slow]
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.slow,
+    pytest.mark.no_engines("broker"),
+]
 
 FILE = "file.bin"
 BODY = random.Random(8).randbytes(16 << 20)
@@ -78,9 +83,9 @@ class Guarded(Pipeline):
 
 
 @pytest.fixture
-def pipeline(sqlite_url: str, tmp_path: Path) -> Iterator[Guarded]:
-    database = SqlDatabase(sqlite_url)
-    made = Guarded(database, tmp_path / "store")
+def pipeline(ledger_url: str, shelf: Shelf, tmp_path: Path) -> Iterator[Guarded]:
+    database = SqlDatabase(ledger_url)
+    made = Guarded(database, tmp_path / "store", shelf=shelf)
     yield made
     made.close()
     database.close()
@@ -92,13 +97,13 @@ def url(server: WebServer, scheme: str = "https", host: str = NAME) -> str:
 
 def assert_done(pipeline: Guarded, job: str) -> None:
     assert (pipeline.state(job), pipeline.error(job)) == (State.DEDUPED, None)
-    assert_holds(pipeline.root, BODY)
+    assert_holds(pipeline, BODY)
 
 
 def assert_refused(pipeline: Guarded, job: str, code: str = "tls_failed", *, for_good: bool = True) -> None:
     assert (pipeline.state(job), pipeline.error(job)) == (State.FAILED, code)
     assert (pipeline.row(job).due_at is None) is for_good
-    assert_holds(pipeline.root)
+    assert_holds(pipeline)
 
 
 def test_the_right_certificate_gives_the_bytes(pipeline: Guarded, server: WebServer, authority: Authority) -> None:
@@ -171,7 +176,7 @@ def test_resumed_after_the_server_was_killed(pipeline: Guarded, server: WebServe
     pipeline.deps = replace(pipeline.deps, progress=Kills(server))
     job = pipeline.fetch(url(server))
     assert pipeline.error(job) in {"body_cut", "connection_lost"}
-    assert_holds(pipeline.root, part=BODY)
+    assert_holds(pipeline, part=BODY)
     server.restart()
     detour = pipeline.look(server.site.port, authority)
     pipeline.again(job)
@@ -194,7 +199,7 @@ def test_a_held_part_is_not_gone_on_with_from_whoever_cannot_prove_the_name(
         pipeline.look(server.site.port, authority)
         pipeline.again(job)
         assert pipeline.error(job) == "tls_failed"
-        assert_holds(pipeline.root, part=BODY)
+        assert_holds(pipeline, part=BODY)
 
 
 def test_redirected_from_http_to_https(pipeline: Guarded, server: WebServer, authority: Authority) -> None:
@@ -225,6 +230,7 @@ def test_redirected_from_https_to_http(pipeline: Guarded, authority: Authority, 
 # ── the setting ───────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.no_engines
 def test_the_file_of_the_authority_is_a_setting_that_is_checked_at_start(authority: Authority, tmp_path: Path) -> None:
     chosen = load({"DLPIPE_NET_CA_FILE": str(authority.file), "DLPIPE_HOME": str(tmp_path)}).settings
     assert wiring.net_policy(chosen).ca_file == str(authority.file)

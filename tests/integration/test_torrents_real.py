@@ -25,7 +25,12 @@ from tests.torrent_world import TorrentWorld
 from tests.torrents_made import Made, WebSeed
 from tests.world import DEFAULT, blobs, sha256
 
-pytestmark = [pytest.mark.integration, pytest.mark.slow]
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.slow,
+    pytest.mark.own_engines("files are linked out of the folder of downloads", "store"),
+    pytest.mark.no_engines("broker"),
+]
 
 
 @dataclass

@@ -17,7 +17,10 @@ from dlpipe.net.client import Hub
 from tests.origin import Origin, answer
 from tests.servers import Valkey
 
-pytestmark = pytest.mark.integration
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.no_engines(),
+]
 
 FRESH = "Cache-Control: max-age=600"
 

@@ -29,6 +29,7 @@ def some_files(web: WebServer, count: int, size: int = 20_000) -> dict[str, byte
     return {web.put(path, body): body for path, body in bodies.items()}
 
 
+@pytest.mark.everywhere
 def test_plan_delay_from_a_plain_python_is_carried_out(fleet: Fleet, web: WebServer) -> None:
     ((url, body),) = some_files(web, 1).items()
     said = json.loads(
@@ -39,7 +40,7 @@ def test_plan_delay_from_a_plain_python_is_carried_out(fleet: Fleet, web: WebSer
         )
     )
     job = fleet.job(url)
-    assert said == [job.job_id, "created", True]
+    assert said == [fleet.job_id(url), "created", True]
     assert (job.state, job.work_id, job.artifact_id) == ("PLANNED", "w1", "a1")  # no worker is there yet
     fleet.worker("w1")
     fleet.until(fleet.done, "the job to end")
@@ -93,6 +94,7 @@ def test_flower_shows_the_tasks_and_listens_on_this_machine_only(fleet: Fleet, w
     assert listening(flower.pid, port) == {"127.0.0.1"}
 
 
+@pytest.mark.everywhere
 def test_the_same_messages_five_times_and_out_of_order_have_no_effect(fleet: Fleet, web: WebServer) -> None:
     path = "/held.bin"
     url = web.put(path, body := os.urandom(300_000), hold_at=100_000)
@@ -100,14 +102,14 @@ def test_the_same_messages_five_times_and_out_of_order_have_no_effect(fleet: Fle
     fleet.worker("w2")
     fleet.plan([url])
     fleet.until(lambda: web.sent(path) >= 100_000, "the stream to be half-way")
-    flood(fleet, fleet.job(url).job_id)
-    fleet.until(lambda: idle(fleet), "the messages to be taken")
+    flood(fleet, fleet.job_id(url))
+    fleet.until(lambda: fleet.waiting() == 0, "the messages to be taken")
     assert fleet.job(url).state == "STREAMING"
     web.release(path)
     fleet.until(fleet.done, "the job to end")
     before = fleet.ledger()
-    flood(fleet, fleet.job(url).job_id)
-    fleet.until(lambda: idle(fleet), "the messages to be taken")
+    flood(fleet, fleet.job_id(url))
+    fleet.until(lambda: fleet.waiting() == 0, "the messages to be taken")
     for process in fleet.processes:
         process.stop()
     assert fleet.ledger() == before
@@ -115,6 +117,7 @@ def test_the_same_messages_five_times_and_out_of_order_have_no_effect(fleet: Fle
     assert [get.sent for get in web.gets(path)] == [len(body)]
 
 
+@pytest.mark.everywhere
 def test_a_prefork_worker_works_and_its_children_die_with_it(fleet: Fleet, web: WebServer) -> None:
     bodies = some_files(web, 4)
     worker = fleet.worker("w1", pool="prefork", size=2)
@@ -146,12 +149,6 @@ def flood(fleet: Fleet, job_id: str) -> None:
         "    for run in (1, 0, 2):\n"
         f"      app.send_task(name, args=[{job_id!r}, run])\n"
     )
-
-
-def idle(fleet: Fleet) -> bool:
-    """All queues are empty: what was in them has been taken."""
-    with fleet.broker.client() as client:
-        return not any(client.llen(queue) for queue in ("net", "disk"))
 
 
 def ask(port: int, path: str) -> dict[str, Any] | None:

@@ -10,7 +10,6 @@ import pytest
 from dlpipe.store.sidecar import Sidecar
 from tests.fleet import Fleet
 from tests.webserver import WebServer
-from tests.world import blobs, staged
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
@@ -22,6 +21,7 @@ OVERLAP = 65_536
 HALF = 3 * MIB + 1000
 
 
+@pytest.mark.everywhere
 def test_a_worker_stopped_beyond_its_lease_changes_nothing_when_it_wakes_up(fleet: Fleet, web: WebServer) -> None:
     url = web.put(PATH, body := os.urandom(SIZE), hold_at=HALF)
     late = fleet.worker("late")
@@ -35,13 +35,13 @@ def test_a_worker_stopped_beyond_its_lease_changes_nothing_when_it_wakes_up(flee
     web.release(PATH)
     fleet.until(fleet.done, "the job to end")
     fleet.assert_each_once({url: body})
-    ledger, files = fleet.ledger(), inodes(fleet)
+    ledger, files = fleet.ledger(), versions(fleet)
     late.send(signal.SIGCONT)
     fleet.until(lambda: late.says("given up"), "the late worker to notice", late)
     fleet.until(lambda: late.says("dropped: lease_lost"), "the late worker to let go", late)
     assert fleet.ledger() == ledger
-    assert inodes(fleet) == files
-    assert staged(fleet.home / "store") == []
+    assert versions(fleet) == files
+    assert fleet.staged() == []
     fleet.assert_each_once({url: body})
     # And it is of use again.
     other = web.put("/other.bin", more := os.urandom(1000))
@@ -50,6 +50,7 @@ def test_a_worker_stopped_beyond_its_lease_changes_nothing_when_it_wakes_up(flee
     fleet.assert_each_once({url: body, other: more})
 
 
+@pytest.mark.everywhere
 def test_a_stream_cut_off_by_kill_9_goes_on_from_the_bytes_that_are_there(fleet: Fleet, web: WebServer) -> None:
     url = web.put(PATH, body := os.urandom(SIZE), hold_at=HALF)
     first = fleet.worker("first")
@@ -103,7 +104,5 @@ def vouched(fleet: Fleet) -> int:
     return 0
 
 
-def inodes(fleet: Fleet) -> dict[str, tuple[int, float, bytes]]:
-    store = fleet.home / "store"
-    stats = {name: (store / name).stat() for name in blobs(store)}
-    return {name: (stat.st_ino, stat.st_mtime, blobs(store)[name]) for name, stat in stats.items()}
+def versions(fleet: Fleet) -> tuple[dict[str, object], dict[str, bytes]]:
+    return fleet.shelf.versions(fleet.home / "store"), fleet.blobs()

@@ -5,16 +5,21 @@ from __future__ import annotations
 import os
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
 from tests.fleet import QUICK, Fleet
 from tests.servers import Valkey
+from tests.shelf import Shelf
 from tests.webserver import WebServer
 
-pytestmark = [pytest.mark.integration, pytest.mark.slow]
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.slow,
+    pytest.mark.own_engines("it is about Redis", "broker"),
+]
 
 TWO_MINUTES_S = 120.0
 RESTARTS = 10
@@ -33,10 +38,12 @@ def web() -> Iterator[WebServer]:
 
 
 @pytest.mark.timeout(300)
-def test_redis_emptied_in_the_middle_of_200_jobs_loses_none(broker: Valkey, web: WebServer, tmp_path: Path) -> None:
+def test_redis_emptied_in_the_middle_of_200_jobs_loses_none(
+    broker: Valkey, web: WebServer, tmp_path: Path, ledger_settings: Mapping[str, str], shelf: Shelf
+) -> None:
     """With the settings that dlpipe has by itself, and nobody's help."""
     bodies = {web.put(f"/{n}", body): body for n in range(200) if (body := os.urandom(2_000 + n))}
-    with Fleet(tmp_path / "home", broker) as fleet:
+    with Fleet(tmp_path / "home", broker, shelf, **ledger_settings, **shelf.settings) as fleet:
         workers = [fleet.worker(name) for name in ("w1", "w2")]
         fleet.beat()
         fleet.plan(list(bodies))
@@ -56,12 +63,18 @@ def test_redis_emptied_in_the_middle_of_200_jobs_loses_none(broker: Valkey, web:
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("ack_emulation", ["false", "true"])
 def test_redis_killed_ten_times_under_partly_busy_workers(
-    ack_emulation: str, broker: Valkey, web: WebServer, tmp_path: Path
+    ack_emulation: str,
+    broker: Valkey,
+    web: WebServer,
+    tmp_path: Path,
+    ledger_settings: Mapping[str, str],
+    shelf: Shelf,
 ) -> None:
     slow = {web.put(f"/slow-{n}", body, hold_at=50_000): body for n in range(3) if (body := os.urandom(100_000))}
     quick: dict[str, bytes] = {}
     settings = {**QUICK, "DLPIPE_BROKER_ACK_EMULATION": ack_emulation, "DLPIPE_LEASE_TTL_S": "4"}
-    with Fleet(tmp_path / "home", broker, **settings) as fleet:
+    settings |= {**ledger_settings, **shelf.settings}
+    with Fleet(tmp_path / "home", broker, shelf, **settings) as fleet:
         workers = [fleet.worker(name) for name in ("w1", "w2")]
         pids = [worker.pid for worker in workers]
         beat = fleet.beat()

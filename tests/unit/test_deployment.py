@@ -87,6 +87,18 @@ def test_our_services_write_nowhere_but_in_their_volumes() -> None:
     assert all(SERVICES[name]["read_only"] is True for name in OURS)
 
 
+def test_archives_of_purged_jobs_outlive_the_container_that_wrote_them() -> None:
+    """What was purged is nowhere else; commands are run in the worker for `plan`."""
+    service = SERVICES["worker-plan"]
+    home = service["environment"]["DLPIPE_HOME"]
+    assert home in [mount.split(":")[1] for mount in service["volumes"]]
+    assert home not in [mount.split(":")[0] for mount in service["tmpfs"]]
+    container, pod = next((found, pod) for name, found, pod in containers() if name == "worker-plan")
+    mounts = {mount["mountPath"]: mount["name"] for mount in container["volumeMounts"]}
+    volume = next(one for one in pod["volumes"] if one["name"] == mounts[home])
+    assert "emptyDir" not in volume
+
+
 def test_each_queue_has_a_worker() -> None:
     assert {SERVICES[name]["environment"]["QUEUE"] for name in WORKERS} == {queue.value for queue in Queue}
     for name in WORKERS:
@@ -130,6 +142,38 @@ def test_the_script_makes_every_secret_and_keeps_passwords(tmp_path: Path) -> No
     assert after.pop("broker_url") == f"amqp://dlpipe:{made['rabbitmq_password']}@rabbitmq:5672//"
     assert sorted(after.pop("flower_users").splitlines()) == sorted(["ann:hers", made["flower_users"].strip()])
     assert after == {name: text for name, text in made.items() if name not in ("broker_url", "flower_users")}
+
+
+def test_the_script_run_again_keeps_the_broker_and_follows_a_new_password(tmp_path: Path) -> None:
+    script, place = str(OPS / "secrets.sh"), tmp_path / "secrets"
+    assert ran("sh", script, "--broker", "rabbitmq", str(place)).returncode == 0
+    (place / "s3_password").unlink()
+    assert ran("sh", script, str(place)).returncode == 0
+    assert (place / "broker_url").read_text().startswith("amqp://")
+    key = (place / "s3_password").read_text()
+    assert all(key in (place / name).read_text() for name in ("s3.json", "store_credentials"))
+    (place / "store_credentials").chmod(0o600)
+    (place / "store_credentials").write_text(clouds := 'access_key_id = "AKIA"\nsecret_access_key = "theirs"\n')
+    assert ran("sh", script, "--broker", "redis", str(place)).returncode == 0
+    assert (place / "broker_url").read_text().startswith("redis://")
+    assert (place / "store_credentials").read_text() == clouds
+
+
+@pytest.mark.parametrize("name", ["postgres", "redis", "rabbitmq", "s3"])
+def test_a_password_that_would_break_an_address_is_refused(tmp_path: Path, name: str) -> None:
+    (tmp_path / f"{name}_password").write_text("s3:s@me/#%41")
+    refused = ran("sh", str(OPS / "secrets.sh"), str(tmp_path))
+    assert refused.returncode == 2
+    assert f"{name}_password" in refused.stderr
+    assert "s@me" not in refused.stdout + refused.stderr
+    assert not (tmp_path / "database_url").exists()
+
+
+def test_a_plain_password_of_ones_own_is_used(tmp_path: Path) -> None:
+    (tmp_path / "postgres_password").write_text("Correct-horse_battery.staple~1\n")
+    (tmp_path / "grafana_password").write_text("p@ss:w/rd")
+    assert ran("sh", str(OPS / "secrets.sh"), str(tmp_path)).returncode == 0
+    assert ":Correct-horse_battery.staple~1@" in (tmp_path / "database_url").read_text()
 
 
 @pytest.mark.parametrize("words", [["--broker"], ["--broker", "kafka"], ["--force"], ["a", "b"]])

@@ -67,7 +67,7 @@ def test_the_names_are_found_when_they_are_first_used(tmp_path: Path) -> None:
     assert (early, plan, app, many, threads) == (False, "dlpipe.plan", "dlpipe", True, 1)
     stages = {f"dlpipe.{row.name}" for row in flow.STAGES}
     torrents = {"dlpipe.enqueue_download", "dlpipe.register_download", "dlpipe.sync_torrents"}
-    assert set(tasks) == stages | torrents | {"dlpipe.plan", "dlpipe.dispatch", "dlpipe.reconcile"}
+    assert set(tasks) == stages | torrents | {"dlpipe.plan", "dlpipe.dispatch", "dlpipe.reconcile", "dlpipe.sweep"}
     assert list(tmp_path.iterdir()) == []
 
 

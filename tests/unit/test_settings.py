@@ -89,7 +89,14 @@ SECRET_URL = "postgresql+psycopg://u:hunter2@h/d"
 def test_every_secret_can_come_from_a_file_and_nothing_else_can() -> None:
     assert secret_files() == {
         f"DLPIPE_{name}_FILE": f"DLPIPE_{name}"
-        for name in ("DATABASE_URL", "REDIS_URL", "BROKER_URL", "TORRENTS_PASSWORD", "TORRENTS_API_KEY")
+        for name in (
+            "DATABASE_URL",
+            "REDIS_URL",
+            "BROKER_URL",
+            "REDIS_SENTINEL_PASSWORD",
+            "TORRENTS_PASSWORD",
+            "TORRENTS_API_KEY",
+        )
     }
 
 

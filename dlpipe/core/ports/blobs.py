@@ -126,6 +126,9 @@ class Staging(Protocol):
         Postponed(`part_busy`) when another job holds it; LeaseLost when a later fence of this job does.
         """
 
+    def identity(self) -> str:
+        """The id that this folder bears, made when there is none: of two machines' folders each has its own."""
+
     def room(self, tenant: str, canonical_url: str) -> Room:
         """The volume that parts lie on, and what this URL's part takes of it. Makes and locks nothing."""
 

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from dlpipe.core.flow import StageRow
 from dlpipe.core.model import ArtifactJob, ArtifactRecord, Fault, JobSpec, JobView, OpView, PlanAnswer
+from dlpipe.core.nodes import NodePolicy
 from dlpipe.core.purging import ArchiveFile, Expired, PurgeFilter, Tombstone
 from dlpipe.core.recovery import FailureWrite
 from dlpipe.core.states import State, Status
@@ -27,9 +28,10 @@ class Claimed:
 
 @dataclass(frozen=True, slots=True)
 class Past:
-    """This run has recorded that stage already; the chain may go on."""
+    """This run has recorded that stage already; the chain may go on, where `node` says that its part is."""
 
     state: State
+    node: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +51,8 @@ class Hint:
     job_id: str
     run: int
     stages: tuple[StageRow, ...]
+    node: str | None = None
+    """On whose disk the part is that it goes on with, where nodes share none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +73,14 @@ class Jobs(Protocol):
     def add_finished(self, finished: Sequence[tuple[JobSpec, datetime | None]]) -> set[str]:
         """Write down jobs as done, without a run, and when they were; answer which are new. The others stay."""
 
-    def claim(self, stage: StageRow, job_id: str, run: int, token: str, ttl_s: float) -> Claim:
-        """Take the job for a stage in one guarded statement, which raises the fence."""
+    def claim(
+        self, stage: StageRow, job_id: str, run: int, token: str, ttl_s: float, here: NodePolicy | None = None
+    ) -> Claim:
+        """Take the job for a stage in one guarded statement, which raises the fence.
+
+        `here`: staging folders are not shared. What works on the part then gets only jobs of this node, and, if it
+        takes any, those of no node, which are its from now on; where it takes none, such a job is due again.
+        """
 
     def advance(self, job: ArtifactJob, stage: StageRow, target: State) -> None:
         """Enter `target` after the stage's effect, and free the lease.
@@ -109,10 +119,13 @@ class Backlog(Protocol):
     def waiting(self) -> Mapping[str, int]:
         """How many jobs wait for a message that was sent (published, held by nobody), by the stage that is next."""
 
-    def take_lost(self, limit: int, lost_after_s: float, stages: Collection[str]) -> list[Hint]:
+    def take_lost(
+        self, limit: int, lost_after_s: float, stages: Collection[str], on: Collection[str] | None = None
+    ) -> list[Hint]:
         """Mark as published again the jobs whose message for one of these stages must be lost.
 
-        That is: sent long ago, held by nobody; the oldest first.
+        That is: sent long ago, held by nobody; the oldest first. `on`: of those that are to work on their part only
+        what is on these nodes; an empty name means on none.
         """
 
     def unpublish(self, job_ids: Sequence[str]) -> None:
@@ -133,8 +146,8 @@ class Backlog(Protocol):
     def clear_mirror(self, held: Held) -> bool:
         """Forget a lease that ran out on a job that nobody may work on any more, or whose run is over (HEAL-5)."""
 
-    def wanted_parts(self, parts: Sequence[str]) -> set[str]:
-        """Which of these names of parts a job that is not at its end goes by."""
+    def wanted_parts(self, parts: Sequence[str], node: str | None = None) -> set[str]:
+        """Which of these names of parts a job that is not at its end goes by; `node`: and may go on with there."""
 
     def known(self, job_ids: Sequence[str]) -> set[str]:
         """Which of these jobs there are at all, or were until they were purged."""

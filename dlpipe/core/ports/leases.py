@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol
@@ -19,7 +19,13 @@ class Lease(Protocol):
         """From now on the heartbeat also renews the mirror in the row, under this fence."""
 
     def check(self) -> None:
-        """Raise LeaseLost when the lease ran out, was taken, or its fence was overtaken."""
+        """Raise LeaseLost when the lease ran out, was taken, or its fence was overtaken.
+
+        WorkerEnding, which is one, when the process is to end: nothing that takes long may begin or go on.
+        """
+
+    def check_held(self) -> None:
+        """The same before a record, which an end of the process does not forbid: what is done would be done again."""
 
 
 class Leases(Protocol):
@@ -47,6 +53,8 @@ class Queued:
 
     stages: frozenset[str]
     messages: int
+    node: str = ""
+    """Whose it is; empty: it is for all."""
 
 
 class Publisher(Protocol):
@@ -54,8 +62,11 @@ class Publisher(Protocol):
 
     def publish(self, hints: Sequence[Hint]) -> None: ...
 
-    def waiting(self) -> Sequence[Queued] | None:
-        """How many messages wait to be taken, queue by queue; None when the broker cannot tell."""
+    def waiting(self, nodes: Collection[str] = ()) -> Sequence[Queued] | None:
+        """How many messages wait to be taken, queue by queue; None when the broker cannot tell.
+
+        `nodes`: look also into the queues of these, from which nobody else takes.
+        """
 
 
 class Progress(Protocol):

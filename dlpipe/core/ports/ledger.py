@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime
@@ -10,8 +10,9 @@ from typing import Any, Protocol
 
 from dlpipe.core.downloads import Downloads
 from dlpipe.core.figures import Totals, Waiting
-from dlpipe.core.flow import OpType
+from dlpipe.core.flow import OpType, Queue
 from dlpipe.core.model import ArtifactJob, ArtifactRecord, Fault, Scope
+from dlpipe.core.nodes import Node, NodePolicy
 from dlpipe.core.ports.jobs import Backlog, Jobs, Owned
 from dlpipe.core.ports.trash import Garbage
 from dlpipe.core.results import Result, Results
@@ -157,6 +158,40 @@ class Stores(Protocol):
         """Record it instead of whatever was: only when somebody says so."""
 
 
+class Nodes(Protocol):
+    """Nodes whose staging folders are their own (OPS-4), and the jobs whose parts lie there."""
+
+    def beat(self, here: NodePolicy, kinds: Collection[Queue], folder_id: str) -> Node | None:
+        """This node takes from its queues of these kinds at this moment; answer how it stands.
+
+        None, and nothing is changed: its name is that of another one, whose folder bears another id and who is alive.
+        """
+
+    def list_(self) -> list[Node]:
+        """All that ever gave a sign, by name; times are those of the database's clock."""
+
+    def drain(self, name: str, *, on: bool) -> bool:
+        """Let it take no new jobs, or take them again; False: nobody knows that node."""
+
+    def jobs_on(self, name: str) -> tuple[int, list[str]]:
+        """How many runs are under way there, and which of them somebody holds."""
+
+    def waiting(self) -> Mapping[tuple[str, str], int]:
+        """How many jobs wait for a message that was sent, by the stage that is next and the node it is for.
+
+        The node's name is empty where any node will do.
+        """
+
+    def hand_on(self, name: str) -> int:
+        """What waits there for its next stage, held by nobody, is due at once for a fresh run anywhere; the number.
+
+        It costs no attempt. The fence is raised, and what lies on the node counts for nothing.
+        """
+
+    def unpin(self, job_ids: Sequence[str]) -> None:
+        """Let the next run of these jobs begin anywhere."""
+
+
 class Unit(Protocol):
     """One transaction and the repositories that share it."""
 
@@ -172,6 +207,8 @@ class Unit(Protocol):
     def cursors(self) -> Cursors: ...
     @property
     def stores(self) -> Stores: ...
+    @property
+    def nodes(self) -> Nodes: ...
     @property
     def torrents(self) -> Downloads: ...
     @property

@@ -18,7 +18,10 @@ from dlpipe.embedded.redis import Answer, PrivateRedis, ping, socket_path
 from tests.integration.embedded.looking import alive, client, first_line
 from tests.servers import wait_until
 
-pytestmark = pytest.mark.integration
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.own_engines("the stack of one machine brings its own"),
+]
 
 GUARDIAN = """
 import sys, time

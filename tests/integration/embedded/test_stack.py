@@ -19,7 +19,10 @@ from dlpipe.embedded.stack import Service, Stack, ask_to_stop, running
 from tests.integration.embedded.looking import alive, client, first_line
 from tests.servers import wait_until
 
-pytestmark = pytest.mark.integration
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.own_engines("the stack of one machine brings its own"),
+]
 
 IDLE = [sys.executable, "-I", "-S", "-c", "import time; time.sleep(120)"]
 OWNER = """

@@ -180,6 +180,32 @@ def test_a_lease_lost_after_the_effect_keeps_it_from_the_record(world: World, jo
     assert (len(world.artifacts(job)), world.staged()) == (1, [])
 
 
+def test_what_was_done_when_the_worker_was_told_to_end_is_recorded(world: World, job: str) -> None:
+    """Handed back instead, a file that has its final name and no part any more would be fetched once more."""
+    crash.arm(lambda name: world.leases.give_up() if name.endswith(".performed") else None)
+    try:
+        for stage in STAGES:
+            assert isinstance(world.run(stage, job), Done), stage
+    finally:
+        crash.arm(None)
+    assert world.state(job) is State.DEDUPED
+    assert len(world.source.gets(URL)) == 1
+
+
+def test_a_stream_is_handed_back_when_the_worker_is_told_to_end_and_no_lease_counts_as_lost(
+    world: World, job: str
+) -> None:
+    world.run_to("stream", job)
+    world.source.script(URL, Says(body=[BODY[:HALF], world.leases.give_up, BODY[HALF:]]))
+    assert world.run("stream", job) == Dropped("worker_ending")
+    row = world.row(job)
+    assert (row.state, row.lease_owner, row.attempts) == ("STREAMING", None, 0)
+    assert row.due_at is not None
+    world.drive()
+    assert world.state(job) is State.DEDUPED
+    assert world.source.gets(URL)[-1].start == HALF
+
+
 def test_an_op_that_a_later_fence_has_is_not_claimed(world: World, job: str) -> None:
     world.run("head", job)
     world.leave_claimed("resume_decide", job)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -43,7 +43,7 @@ class Broker:
 
     def publish(self, hints: Any) -> None: ...
 
-    def waiting(self) -> list[Queued] | None:
+    def waiting(self, nodes: Collection[str] = ()) -> list[Queued] | None:
         self.asked += 1
         return None if self.depth is None else [Queued(frozenset({"head"}), 3), Queued(frozenset(), self.depth - 3)]
 
