@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import importlib
 import os
+import ssl
 import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from amqp.exceptions import MessageNacked
+from amqp.exceptions import AccessRefused, MessageNacked
 from celery import Celery
 from celery.app.defaults import DEFAULTS
 from kombu.exceptions import BatchPublishError, ChannelError, OperationalError  # type: ignore[attr-defined]
@@ -22,6 +23,7 @@ from dlpipe.core.ports import Hint, Queued
 
 OVERLAY_ENV = "CELERY_CONFIG_MODULE"
 OVERLAY = "celeryconfig"
+_REFUSALS = (OperationalError, BatchPublishError, OSError, MessageNacked, AccessRefused)
 CONFIRM_S = 10.0
 """RabbitMQ confirms each message, and in an alarm says nothing until it is over: nobody who plans waits for that."""
 
@@ -138,10 +140,8 @@ class CeleryPublisher:
                     # Its connection has ended, or an answer that is late would count for the next message.
                     producer.connection.collect()
                     raise
-        except (OperationalError, BatchPublishError, OSError, MessageNacked) as error:
-            what = type(error.__cause__ or error)  # kombu's own name for it says less
-            said = "refused a message" if what is MessageNacked else "did not answer"
-            raise BrokerUnavailable(f"the broker {said} ({what.__name__})") from error
+        except _REFUSALS as error:
+            raise _unavailable(error) from error
 
     def _answers(self) -> None:
         """Ask first: left to itself, sending to a broker that is away tries for many seconds."""
@@ -173,6 +173,10 @@ class CeleryPublisher:
 
         By the names of `-Q` and of the alerts, whatever the broker calls them.
         """
+        try:
+            self._answers()
+        except _REFUSALS as error:
+            raise _unavailable(error) from error
         queues: Mapping[str, Any] = self._app.amqp.queues
         known = {str(name): str(queue.alias or name) for name, queue in queues.items()}
         found = self._depths({*self._queues(), *known})
@@ -189,6 +193,19 @@ class CeleryPublisher:
                 return _lengths(connection, queues)
         except gone:
             return None
+
+
+def _unavailable(error: BaseException) -> BrokerUnavailable:
+    """With the kind of what was at the bottom of it. Its text can hold an address with a password."""
+    while error.__cause__ is not None:  # kombu's own name for it says less
+        error = error.__cause__
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return BrokerUnavailable(
+            f"the broker's certificate is not trusted: {error.verify_message}",
+            hint="Name the authority that signed it in DLPIPE_BROKER_CA_FILE, and the broker as its certificate does.",
+        )
+    said = "refused a message" if isinstance(error, MessageNacked) else "did not answer"
+    return BrokerUnavailable(f"the broker {said} ({type(error).__name__})")
 
 
 def _connected(connection: Any) -> Any:

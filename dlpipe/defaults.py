@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ssl
 from typing import Any
+from urllib.parse import urlsplit
 
 from kombu import Queue as Binding
 
@@ -94,7 +95,9 @@ def _of_rabbitmq(settings: Settings) -> dict[str, Any]:
     if settings.broker_uri.startswith("amqps://"):
         file = settings.broker.ca_file
         trusted = str(file) if file else ssl.get_default_verify_paths().cafile
-        found["broker_use_ssl"] = {"cert_reqs": ssl.CERT_REQUIRED, "ca_certs": trusted, "server_hostname": None}
+        # Left to kombu, `localhost` would be checked as 127.0.0.1. Of several brokers the first one's name counts.
+        host = urlsplit(settings.broker_uri.partition(";")[0]).hostname
+        found["broker_use_ssl"] = {"cert_reqs": ssl.CERT_REQUIRED, "ca_certs": trusted, "server_hostname": host}
     return found
 
 

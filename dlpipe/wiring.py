@@ -90,6 +90,8 @@ __all__ = [
 log = logging.getLogger(__name__)
 _HELPER_THREADS = 2
 _LATER_S = 5.0
+_ARRIVED_S = 1.0
+"""What lies in the kernel of answers, some MiB at most, is read within this time; else it would come twice."""
 _Place = tuple[str, str | None, str | None]
 """Where a Redis is: its address, and with Sentinels the name of the master and their password."""
 _lock = threading.RLock()
@@ -586,7 +588,16 @@ def hear_the_end() -> None:
 
     What it is in the middle of then stops at its next chunk and is handed back.
     """
-    _ending().hear(lambda: _leases().give_up())
+    _ending().hear(_give_back)
+
+
+def _give_back() -> None:
+    from dlpipe.net import client
+
+    _leases().give_no_more()
+    time.sleep(min(_ARRIVED_S, settings().worker.grace_s / 4))
+    _leases().give_up()
+    client.hang_up()
 
 
 def end_in_grace() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import ssl
 import subprocess
 import uuid
 from pathlib import Path
@@ -13,6 +14,7 @@ from types import TracebackType
 import kombu
 
 from dlpipe.embedded.tether import tethered
+from tests.certificates import Certificate
 from tests.conftest import absent
 from tests.servers import free_port, wait_until
 
@@ -28,6 +30,13 @@ disk_free_limit.absolute = 1MB
 vm_memory_high_watermark.relative = 0.9
 log.file.level = warning
 """
+ENCRYPTED = """
+listeners.tcp = none
+listeners.ssl.1 = 127.0.0.1:{port}
+ssl_options.certfile = {chain}
+ssl_options.keyfile = {key}
+ssl_options.verify = verify_none
+"""
 _MAKE_ROOMS = """
 [begin
     ok = rabbit_vhost:add(Name, <<"tests">>),
@@ -38,15 +47,24 @@ end || Name <- [%s]], ok.
 
 
 class RabbitMQ:
-    """Up while the block lasts. It keeps its data over `restart`. As it takes some 128 MiB, one for a module."""
+    """Up while the block lasts. It keeps its data over `restart`. As it takes some 128 MiB, one for a module.
 
-    def __init__(self, folder: Path) -> None:
+    With a certificate it speaks TLS only, on `port`.
+    """
+
+    def __init__(self, folder: Path, certificate: Certificate | None = None) -> None:
         if not _SERVER.exists() or shutil.which("epmd") is None:
             absent("no rabbitmq-server: install the Debian package of that name")
         self._folder = folder
         self.port, dist, names = free_port(), free_port(), free_port()
         config = folder / "rabbitmq.conf"
         config.write_text(CONFIG)
+        if certificate is not None:
+            chain, key = folder / "server.pem", folder / "server.key"
+            chain.write_text(certificate.chain)
+            key.write_text(certificate.key)
+            config.write_text(CONFIG + ENCRYPTED.format(port=self.port, chain=chain, key=key))
+        self._encrypted = certificate is not None
         plugins = folder / "plugins"
         plugins.write_text("[].\n")
         self._env = {
@@ -73,6 +91,7 @@ class RabbitMQ:
 
     @property
     def url(self) -> str:
+        """Where it answers plainly."""
         return f"amqp://dlpipe:sesame@127.0.0.1:{self.port}//"
 
     def new_url(self) -> str:
@@ -113,8 +132,9 @@ class RabbitMQ:
     def _answers(self) -> bool:
         if self._server is None or self._server.poll() is not None:
             raise RuntimeError(f"RabbitMQ ended: {(self._folder / 'server.out').read_text()[-2000:]}")
+        how = {"cert_reqs": ssl.CERT_NONE} if self._encrypted else False
         try:
-            with kombu.Connection(self.url, connect_timeout=2) as connection:
+            with kombu.Connection(self.url, connect_timeout=2, ssl=how) as connection:
                 connection.ensure_connection(max_retries=1, timeout=2)
                 return True
         except (OSError, kombu.exceptions.OperationalError):

@@ -23,6 +23,8 @@ class File:
     bytes_per_s: float | None = None
     hold_at: int | None = None
     """Send no byte beyond this one as long as the gate is shut."""
+    mute: str | None = None
+    """Answer nothing at all to this method as long as the gate is shut."""
     gate: threading.Event = field(default_factory=threading.Event)
 
     @property
@@ -53,9 +55,17 @@ class WebServer:
         self.url = f"http://{host}:{self._server.server_address[1]}"
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True)
 
-    def put(self, path: str, body: bytes, *, bytes_per_s: float | None = None, hold_at: int | None = None) -> str:
+    def put(
+        self,
+        path: str,
+        body: bytes,
+        *,
+        bytes_per_s: float | None = None,
+        hold_at: int | None = None,
+        mute: str | None = None,
+    ) -> str:
         """Serve these bytes under that path; answers the URL."""
-        self._files[path] = File(body, bytes_per_s=bytes_per_s, hold_at=hold_at)
+        self._files[path] = File(body, bytes_per_s=bytes_per_s, hold_at=hold_at, mute=mute)
         return self.url + path
 
     def drop(self, path: str) -> None:
@@ -79,10 +89,13 @@ class WebServer:
     def wait(self, file: File, offset: int, size: int) -> None:
         """Let time pass as a slow line would."""
         if file.hold_at is not None and offset + size > file.hold_at:
-            while not (file.gate.wait(0.05) or self._ending.is_set()):
-                pass
+            self.stand_still(file)
         if file.bytes_per_s is not None:
             self._ending.wait(size / file.bytes_per_s)
+
+    def stand_still(self, file: File) -> None:
+        while not (file.gate.wait(0.05) or self._ending.is_set()):
+            pass
 
     def __enter__(self) -> WebServer:
         self._thread.start()
@@ -126,6 +139,8 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_header("Content-Length", "0")
             self.end_headers()
             return
+        if file.mute == self.command:
+            self.server.web.stand_still(file)
         start = self._start(file)
         served.status = 206 if start else 200
         self.send_response(served.status)

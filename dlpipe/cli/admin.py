@@ -17,30 +17,51 @@ from dlpipe.core.errors import DlpipeError, LeaseUnavailable
     epilog="""\b
 Examples:
   dlpipe migrate
+  dlpipe migrate --dry-run
   dlpipe migrate --json
 
 \b
-Exit status: 0 the tables are as this version needs them, 1 the database did not answer, 2 wrong use, or the
-database is newer than this version.
+Exit status: 0 this version works with the tables, 1 the database did not answer, 2 wrong use, or the tables are those
+of a later release and do not work with this one.
 """
 )
+@click.option("--dry-run", is_flag=True, help="Say what there is to do, and whether workers have to end for it.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def migrate(as_json: bool) -> int:
+def migrate(dry_run: bool, as_json: bool) -> int:
     """Bring the ledger's tables to this version.
 
-    Only ever forwards. Workers of the version before may go on while it runs: on PostgreSQL it waits for no lock longer
-    than a moment, and where somebody keeps one it gives up after some tries, to be repeated.
+    Only ever forwards. On PostgreSQL it waits for no lock longer than a moment, so that others get on, and where
+    somebody keeps one it gives up after some tries, to be repeated.
+
+    Workers of the release before go on meanwhile and afterwards, and may be started again, unless a step says that they
+    cannot (--dry-run tells): those end before it.
     """
     from dlpipe import wiring
+    from dlpipe.db import schema
+    from dlpipe.db.migrate import breaking
     from dlpipe.db.migrate import migrate as upgrade
 
-    before, after = upgrade(wiring.open_database(wiring.settings()))
+    database = wiring.open_database(wiring.settings())
+    breaks = breaking(database)
+    if dry_run:
+        before, after = database.schema_version(), schema.SCHEMA_VERSION
+        if before is not None and before > after:
+            database.check_schema()
+            after = before
+    else:
+        before, after = upgrade(database)
     if as_json:
-        output.as_json({"before": before, "after": after})
+        found = {"before": before, "after": after, "older_workers_go_on": not breaks}
+        output.as_json({**found, "dry_run": True} if dry_run else found)
     elif before == after:
         click.echo(f"the schema is at {after}; nothing to do")
     else:
-        click.echo(f"the schema went from {before or 'nothing'} to {after}")
+        click.echo(f"the schema {'would go' if dry_run else 'went'} from {before or 'nothing'} to {after}")
+        if breaks:
+            must = "have to end before it" if dry_run else "cannot go on with it"
+            click.echo(f"workers of the release before {must} ({', '.join(breaks)})")
+        elif before is not None:
+            click.echo("workers of the release before go on with it")
     return EXIT_OK
 
 
@@ -107,7 +128,7 @@ def doctor(as_json: bool) -> int:
 
     loaded = wiring.loaded()
     checks = [_checked(name, check) for name, check in (
-        ("ledger", _ledger), ("redis", _redis), ("store", _store), ("server program", _program),
+        ("ledger", _ledger), ("redis", _redis), ("broker", _broker), ("store", _store), ("server program", _program),
     )]  # fmt: skip
     if as_json:
         output.as_json({"settings": [asdict(knob) for knob in loaded.knobs()], "checks": checks})
@@ -156,6 +177,19 @@ def _redis() -> str:
     except RedisError as error:
         raise LeaseUnavailable(f"Redis did not answer ({type(error).__name__})") from None
     return "answers"
+
+
+def _broker() -> str:
+    from dlpipe import wiring
+    from dlpipe.embedded import stack
+
+    chosen = wiring.settings()
+    if chosen.private_redis and stack.running(chosen.home_dir) is None:
+        return "private; starts with `dlpipe fetch` or `dlpipe up`"
+    from dlpipe.celery import CeleryPublisher, app
+
+    depths = CeleryPublisher(app).depths()
+    return f"answers; {sum(depths.values())} messages wait in {len(depths)} queues"
 
 
 def _store() -> str:

@@ -16,6 +16,7 @@ import click
 from click.shell_completion import BashComplete, add_completion_class, get_completion_class
 
 from dlpipe.cli import EXIT_OK
+from dlpipe.core.errors import Misconfigured
 from dlpipe.core.states import Status
 from dlpipe.core.wishes import JobFilter
 
@@ -111,7 +112,6 @@ def _ledger() -> SqlDatabase | None:
     """The ledger, if there is one that this version can read; none is ever made here."""
     from dlpipe import wiring
     from dlpipe.db import SqlDatabase
-    from dlpipe.db.schema import SCHEMA_VERSION
 
     found = SqlDatabase(wiring.settings().database_uri)
     file = found.sqlite_file
@@ -119,4 +119,8 @@ def _ledger() -> SqlDatabase | None:
         if not file.is_file():
             return None
         found = SqlDatabase(f"sqlite:///file:{quote(str(file))}?mode=ro&uri=true")
-    return found if found.schema_version() == SCHEMA_VERSION else None
+    try:
+        found.check_schema()
+    except Misconfigured:
+        return None
+    return found

@@ -114,12 +114,12 @@ def _told(finding: Finding) -> dict[str, Any]:
 
 def _found(*, read_bytes: bool, strict: bool) -> Iterator[Finding]:
     from dlpipe import wiring
-    from dlpipe.db.engine import check_version
+    from dlpipe.db import history
 
     chosen = wiring.settings()
     options = Options(read_bytes, strict, chosen.heal.file_grace_s, chosen.heal.part_age_s)
     try:
-        check_version(schema_version(chosen.database_uri))
+        history.check(*schema_version(chosen.database_uri))
         with _watching() as watcher:
             yield from check(chosen.database_uri, chosen.store_root, options, watcher, _bucket(chosen))
     except DatabaseTrouble as trouble:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sqlite3
 from collections.abc import Iterator, Mapping
@@ -15,7 +16,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from dlpipe.core.errors import LedgerConflict, LedgerUnavailable, Misconfigured
 from dlpipe.core.model import Scope
-from dlpipe.db import schema
+from dlpipe.db import history, schema
 from dlpipe.db.backlog import SqlBacklog
 from dlpipe.db.cursors import SqlCursors
 from dlpipe.db.figures import SqlFigures
@@ -29,6 +30,8 @@ from dlpipe.db.sessions import Sessions, is_conflict, leave_standbys
 from dlpipe.db.stores import SqlStores
 from dlpipe.db.torrents import SqlTorrents
 
+log = logging.getLogger(__name__)
+
 BUSY_TIMEOUT_MS = 30_000
 _PRAGMAS = (
     "PRAGMA journal_mode=WAL",
@@ -38,6 +41,8 @@ _PRAGMAS = (
     "PRAGMA cache_size=-16000",
 )
 _DAMAGED = (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT)
+_OTHER_TABLES = frozenset({"42P01", "42703"})
+"""The SQLSTATEs of a table and of a column that is not there."""
 
 
 class SqlUnit:
@@ -155,8 +160,17 @@ class SqlDatabase:
             return found
 
     def check_schema(self) -> None:
-        """Refuse to work with tables that this code does not know."""
-        check_version(self.schema_version())
+        """Refuse to work with tables that this code does not know; those of a later release may say that it does."""
+        found = self.schema_version()
+        works_from = self.works_from(found) if found is not None and found > schema.SCHEMA_VERSION else None
+        history.check(found, works_from)
+        if found != schema.SCHEMA_VERSION:
+            log.warning("the tables are of a later release (schema %s) and work with this one", found)
+
+    def works_from(self, revision: str) -> str | None:
+        """The oldest code that works with the tables of that revision; None where nobody has said."""
+        with _translated(), self._begun(dlpipe_read=True) as connection:
+            return history.oldest_code(connection, revision)
 
     def close(self) -> None:
         if self._engine is not None and self._pid == os.getpid():
@@ -168,25 +182,6 @@ class SqlDatabase:
         if self.url.get_backend_name() == "sqlite" and self.url.database:
             return Path(self.url.database)
         return None
-
-
-def check_version(found: str | None) -> None:
-    """Misconfigured unless that is the revision which this code works with."""
-    if found == schema.SCHEMA_VERSION:
-        return
-    if found is None:
-        raise Misconfigured("the database has no tables yet", code="schema_missing", hint="Run: dlpipe migrate")
-    if found > schema.SCHEMA_VERSION:
-        raise Misconfigured(
-            f"the database is at schema {found}, newer than this version of dlpipe ({schema.SCHEMA_VERSION})",
-            code="schema_newer",
-            hint="Upgrade dlpipe on this machine; nothing is ever downgraded by itself.",
-        )
-    raise Misconfigured(
-        f"the database is at schema {found}, and this version of dlpipe needs {schema.SCHEMA_VERSION}",
-        code="schema_behind",
-        hint="Run: dlpipe migrate",
-    )
 
 
 def _prepare_sqlite(connection: sqlite3.Connection, _record: object) -> None:
@@ -217,6 +212,12 @@ def _translated() -> Iterator[None]:
     except DBAPIError as error:
         if error.connection_invalidated:
             raise LedgerUnavailable("the connection to the database was lost") from error
+        if getattr(error.orig, "sqlstate", None) in _OTHER_TABLES:
+            raise LedgerUnavailable(
+                "the database's tables are not those that this process was started with",
+                code="schema_changed",
+                hint="They were migrated meanwhile: end this process and start the version that they are for.",
+            ) from error
         if getattr(error.orig, "sqlite_errorcode", None) in _DAMAGED:
             raise LedgerUnavailable(
                 "the ledger's file is damaged, or is no database",

@@ -39,18 +39,14 @@ def migrate(
     database: SqlDatabase, *, lock_s: float = LOCK_S, pause_s: float = PAUSE_S, tries: int = TRIES
 ) -> tuple[str | None, str]:
     """Upgrade to the newest revision; answer the revision before and after."""
-    from alembic.config import Config
-
     logging.getLogger("alembic").setLevel(logging.WARNING)
     if file := database.sqlite_file:
         file.parent.mkdir(parents=True, exist_ok=True)
     before = database.schema_version()
-    if before is not None and before > schema.SCHEMA_VERSION:
-        database.check_schema()  # raises: a newer schema is not touched
-    if before == schema.SCHEMA_VERSION:
+    if before is not None and before >= schema.SCHEMA_VERSION:
+        database.check_schema()  # a newer schema is not touched: it works with this code, or is refused
         return before, before
-    config = Config()
-    config.set_main_option("script_location", str(Path(__file__).parent / "migrations"))
+    config = alembic_config()
     try:
         if database.url.get_backend_name() == "postgresql":
             _beside_others(database, config, lock_s, pause_s, tries)
@@ -65,6 +61,27 @@ def migrate(
             hint="Check that the database's user owns its tables and may create more, and repeat dlpipe migrate.",
         ) from error
     return before, schema.SCHEMA_VERSION
+
+
+def breaking(database: SqlDatabase) -> list[str]:
+    """The revisions that are to come and that code of the release before does not work with (ADR 37)."""
+    from alembic.script import ScriptDirectory
+
+    before = database.schema_version()
+    if before is None:
+        return []
+    scripts = list(ScriptDirectory.from_config(alembic_config()).walk_revisions())
+    later = [one for one in reversed(scripts) if one.revision > before]
+    return [one.revision for one in later if not getattr(one.module, "older_code_goes_on", False)]
+
+
+def alembic_config() -> Config:
+    """What alembic has to know to find the revisions."""
+    from alembic.config import Config
+
+    config = Config()
+    config.set_main_option("script_location", str(Path(__file__).parent / "migrations"))
+    return config
 
 
 def _upgrade(config: Config, connection: sa.Connection) -> None:

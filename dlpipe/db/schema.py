@@ -12,7 +12,7 @@ from sqlalchemy.dialects import postgresql
 
 from dlpipe.db.clock import Moment
 
-SCHEMA_VERSION = "0008"
+SCHEMA_VERSION = "0009"
 """The revision that this code works with: the head of migrations/."""
 
 metadata = sa.MetaData(
@@ -320,4 +320,12 @@ stores = sa.Table(
     sa.Column("backend", sa.String(32), primary_key=True),
     sa.Column("store_id", sa.String(64), nullable=False),
     sa.Column("recorded_at", Moment, nullable=False),
+)
+
+schema_history = sa.Table(
+    "schema_history",
+    metadata,
+    sa.Column("revision", sa.String(32), primary_key=True),
+    sa.Column("works_from", sa.String(32), nullable=False),
+    sa.Column("migrated_at", Moment, nullable=False),
 )

@@ -133,11 +133,15 @@ class RedisLeases:
         except RedisError as error:
             raise _unavailable(error) from error
 
-    def give_up(self) -> None:
-        """This process is about to end: who works under a lease of it learns so at the next check, and none is given.
+    def give_no_more(self) -> None:
+        """This process is about to end, and no lease is given from now on; those that are held go on.
 
         For good: a message that the process had taken in advance would else begin a stream in the middle of its end.
         """
+        self._ending = True
+
+    def give_up(self) -> None:
+        """The same, and who works under a lease of this process learns so at the next check."""
         self._ending = True
         self.heartbeat.give_up_all()
 

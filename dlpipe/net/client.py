@@ -35,6 +35,7 @@ from dlpipe.net.policy import NetPolicy
 from dlpipe.net.retry import Retry
 from dlpipe.net.urls import Address
 from dlpipe.net.wire import WatchedBackend
+from dlpipe.net.wires import Wires
 
 _LOGGERS = (
     "hishel", "httpx", "httpcore", "httpcore.connection", "httpcore.http11", "httpcore.http2", "httpcore.proxy",
@@ -83,24 +84,25 @@ class Hub:
         caching: CachePolicy | None = None,
         resolve: Resolve = guard.resolve,
         connect: httpcore.NetworkBackend | None = None,
-        sleep: Callable[[float], None] = time.sleep,
+        sleep: Callable[[float], None] | None = None,
         clock: Callable[[], float] = time.monotonic,
         now_epoch_s: Callable[[], float] = time.time,
         chance: Callable[[], float] = random.random,
     ) -> None:
         """`line` shares limits and circuits with other processes; without it they are this process's own."""
         self.policy = policy
+        self._wires = Wires()
         self._build: Callable[[], _Clients] = lambda: _Clients(
             policy,
-            WatchedBackend(GuardedBackend(policy, resolve=resolve, connect=connect), policy),
-            retry=Retry(policy, sleep=sleep, now_epoch_s=now_epoch_s, chance=chance),
+            WatchedBackend(GuardedBackend(policy, resolve=resolve, connect=connect), policy, wires=self._wires),
+            retry=Retry(policy, sleep=sleep or self._wires.pause, now_epoch_s=now_epoch_s, chance=chance),
             breaker=_breaker(policy, line, clock, chance),
             limiter=Limiter(
                 policy,
                 limits or HostLimits(),
                 None if line is None else SharedGate(line),
                 LocalGate(clock),
-                sleep=sleep,
+                sleep=sleep or self._wires.pause,
                 now_epoch_s=now_epoch_s,
                 chance=chance,
             ),
@@ -140,6 +142,10 @@ class Hub:
             raise failures.redirect_refused(address.host, "the Location cannot be read") from None
         return Reply(response, address)
 
+    def hang_up(self) -> None:
+        """The process is to end: who waits for a server gets WorkerEnding now, and so does who asks one later."""
+        self._wires.cut()
+
     def close(self) -> None:
         with self._lock:
             clients, self._clients = self._clients, None
@@ -158,6 +164,7 @@ class Hub:
         _inherited.append(self._clients)
         self._clients = None
         self._lock = threading.Lock()
+        self._wires = Wires()
 
 
 _hubs: weakref.WeakSet[Hub] = weakref.WeakSet()
@@ -170,6 +177,12 @@ def _forget_all() -> None:
 
 
 os.register_at_fork(after_in_child=_forget_all)
+
+
+def hang_up() -> None:
+    """All hubs of this process do."""
+    for hub in list(_hubs):
+        hub.hang_up()
 
 
 def _breaker(policy: NetPolicy, line: Line | None, clock: Callable[[], float], chance: Callable[[], float]) -> Breaker:

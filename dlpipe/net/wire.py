@@ -19,6 +19,7 @@ import httpcore
 from dlpipe.core import answers
 from dlpipe.net import failures
 from dlpipe.net.policy import NetPolicy
+from dlpipe.net.wires import Wires
 
 _BLANK_LINE = re.compile(rb"\n\r?\n")  # as h11 sees it, so that both agree where a head ends
 _MOMENT = struct.pack("@ll", 0, 100_000)
@@ -33,8 +34,17 @@ class StaleConnection(httpcore.ReadError):
 class WatchedStream(httpcore.NetworkStream):
     """One connection. A new exchange begins with the first bytes written after an answer's head was read."""
 
-    def __init__(self, inner: httpcore.NetworkStream, host: str, policy: NetPolicy, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        inner: httpcore.NetworkStream,
+        host: str,
+        policy: NetPolicy,
+        clock: Callable[[], float],
+        wires: Wires | None = None,
+    ) -> None:
         self._inner, self._host, self._policy, self._clock = inner, host, policy, clock
+        self._wires = wires or Wires()
+        self._wires.add(inner)
         self._exchanges = 0
         self._in_head = False
         self._heard = False
@@ -61,7 +71,11 @@ class WatchedStream(httpcore.NetworkStream):
             self._bodyless = buffer.startswith(b"HEAD ")
             self._expected = None
             self.expect_within(self._policy.head_s)
-        self._inner.write(buffer, timeout)
+        try:
+            self._inner.write(buffer, timeout)
+        except httpcore.WriteError:
+            self._wires.check()
+            raise
 
     def expect_within(self, seconds: float) -> None:
         """Whatever is waited for next has to be here by then, in however many reads it comes."""
@@ -72,11 +86,13 @@ class WatchedStream(httpcore.NetworkStream):
             data = self._inner.read(max_bytes, self._time_left(timeout))
         except httpcore.ReadError as error:
             self.ended = True
+            self._wires.check()
             if self._unheard():
                 raise StaleConnection from error
             raise
         if not data:
             self.ended = True
+            self._wires.check()
             if self._unheard():
                 raise StaleConnection
             if self._in_head:
@@ -98,8 +114,11 @@ class WatchedStream(httpcore.NetworkStream):
             raise httpcore.ReadTimeout(str(error)) from error
         except OSError as error:
             self.ended = True
+            self._wires.check()
             raise httpcore.ReadError(str(error)) from error
-        self.ended = self.ended or not size
+        if not size:
+            self.ended = True
+            self._wires.check()
         self._after_head += size
         return size
 
@@ -128,11 +147,12 @@ class WatchedStream(httpcore.NetworkStream):
         try:
             inner = self._inner.start_tls(ssl_context, server_hostname, timeout)
         except httpcore.ConnectError as error:
+            self._wires.check()
             cause = error.__cause__ or error.__context__
             if isinstance(cause, ssl.SSLCertVerificationError):
                 raise failures.tls_untrusted(self._host, cause.verify_message) from error
             raise failures.tls_failed(self._host) from error
-        return WatchedStream(inner, self._host, self._policy, self._clock)
+        return WatchedStream(inner, self._host, self._policy, self._clock, self._wires)
 
     def get_extra_info(self, info: str) -> Any:
         # A pool asks this of idle connections and drops those that say yes. A connection on which more
@@ -226,9 +246,11 @@ class WatchedBackend(httpcore.NetworkBackend):
         inner: httpcore.NetworkBackend,
         policy: NetPolicy,
         *,
+        wires: Wires | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._inner, self._policy, self._clock = inner, policy, clock
+        self._wires = wires or Wires()
 
     def connect_tcp(
         self,
@@ -238,8 +260,9 @@ class WatchedBackend(httpcore.NetworkBackend):
         local_address: str | None = None,
         socket_options: Iterable[httpcore.SOCKET_OPTION] | None = None,
     ) -> httpcore.NetworkStream:
+        self._wires.check()
         inner = self._inner.connect_tcp(host, port, timeout, local_address, socket_options)
-        return WatchedStream(inner, host, self._policy, self._clock)
+        return WatchedStream(inner, host, self._policy, self._clock, self._wires)
 
     def connect_unix_socket(
         self,

@@ -32,6 +32,7 @@ from dlpipe.core.errors import (
     StageFailure,
     TorrentOutage,
     TorrentRefused,
+    WorkerEnding,
 )
 from dlpipe.core.model import Scope
 from dlpipe.core.ports import TorrentClient
@@ -175,6 +176,8 @@ def enqueue(deps: TorrentDeps, job_id: str) -> str:
         if found.attempts + 1 >= deps.policy.retry.max_attempts:
             return fail(deps, found, ENQUEUE_FAILED, error)
         return try_later(deps, found, error)
+    except WorkerEnding:
+        return "dropped: this process is ending"  # it stays due
     crash_point("torrents.added")
     with deps.base.database.write() as unit:
         if unit.torrents.enqueued(found.job, name, unit.torrents.clock()):

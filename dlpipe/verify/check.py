@@ -51,8 +51,8 @@ class Silent:
     def goes_on(self, count: int) -> None: ...
 
 
-def schema_version(database_url: str) -> str | None:
-    """The revision that the database is at; None when it has no tables, or is not there."""
+def schema_version(database_url: str) -> tuple[str | None, str | None]:
+    """The revision that the database is at, and the oldest whose code works with it; None where there is none."""
     ledger = Ledger(database_url)
     try:
         return ledger.schema_version()

@@ -15,6 +15,7 @@ from dlpipe.verify import rules
 
 PAGE = 500
 _JOBS, _T, _OPS, _A = schema.jobs.c, schema.artifact_jobs.c, schema.artifact_ops.c, schema.artifacts.c
+_HISTORY = schema.schema_history
 _NOW = {"sqlite": "CAST((julianday('now') - 2440587.5) * 86400000.0 AS INTEGER)", "postgresql": "clock_timestamp()"}
 
 Row = Any
@@ -67,11 +68,14 @@ class Snapshot:
     def _scalar(self, query: sa.Select[Any]) -> Any:
         return self._connection.execute(query).scalar()
 
-    def schema_version(self) -> str | None:
-        if not sa.inspect(self._connection).has_table("alembic_version"):
-            return None
-        found: str | None = self._connection.scalar(sa.text("SELECT version_num FROM alembic_version"))
-        return found
+    def schema_version(self) -> tuple[str | None, str | None]:
+        tables = sa.inspect(self._connection)
+        if not tables.has_table("alembic_version"):
+            return None, None
+        found: str | None = self._scalar(sa.select(sa.column("version_num")).select_from(sa.table("alembic_version")))
+        if not tables.has_table(_HISTORY.name):
+            return found, None
+        return found, self._scalar(sa.select(_HISTORY.c.works_from).where(_HISTORY.c.revision == found))
 
     def sizes(self) -> tuple[int, int, int]:
         """Jobs, artifacts and the bytes of those, to tell how far a check is."""

@@ -45,10 +45,10 @@ class Ledger:
     def close(self) -> None:
         self._engine.dispose()
 
-    def schema_version(self) -> str | None:
-        """The revision of its tables; None when it has none, or is not there."""
+    def schema_version(self) -> tuple[str | None, str | None]:
+        """The revision of its tables, and the oldest whose code works with them; None where there is none."""
         if self._sqlite and not Path(self._url.database or "").is_file():
-            return None
+            return None, None
         with self.snapshot() as now:
             return now.schema_version()
 

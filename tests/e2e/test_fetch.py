@@ -255,7 +255,9 @@ def test_migrate_is_explicit_and_a_newer_schema_is_refused(command: Command, tmp
     url = f"sqlite:///{tmp_path / 'other.db'}"
     refused = command.run("jobs", DLPIPE_DATABASE_URL=url)
     assert (refused.code, "schema_missing" in refused.err) == (2, True)
-    assert command.run("migrate", "--json", DLPIPE_DATABASE_URL=url).record == {"before": None, "after": SCHEMA_VERSION}
+    made = {"before": None, "after": SCHEMA_VERSION, "older_workers_go_on": True}
+    assert command.run("migrate", "--dry-run", "--json", DLPIPE_DATABASE_URL=url).record == {**made, "dry_run": True}
+    assert command.run("migrate", "--json", DLPIPE_DATABASE_URL=url).record == made
     assert command.run("migrate", "--json", DLPIPE_DATABASE_URL=url).record["before"] == SCHEMA_VERSION
     assert command.run("jobs", DLPIPE_DATABASE_URL=url).code == 0
     database = SqlDatabase(url)

@@ -3,24 +3,25 @@ and health checks. OPS-1, OPS-3, OPS-9, SAFE-2."""
 
 from __future__ import annotations
 
-import base64
 import json
+import re
 import shutil
-import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
+from sqlalchemy import make_url
 
 from tests.checker import assert_clean
 from tests.compose import OURS, WORKERS, Compose
+from tests.compose_says import ask, everything_said, pages, passwords
 from tests.conftest import absent
-from tests.integration.test_worker import children_of
+from tests.fleet import REPOSITORY, Process
 from tests.postgres import require
+from tests.servers import wait_until
 from tests.webserver import WebServer
 from tests.world import sha256
 
@@ -79,33 +80,6 @@ def job(up: Compose, web: WebServer) -> str:
     finally:
         engine.dispose()
     return str(found["job_id"])
-
-
-def ask(up: Compose, path: str, *, login: str | None = None, method: str = "GET") -> tuple[int, str] | None:
-    """Flower's answer, or None when nobody answers."""
-    request = urllib.request.Request(f"http://127.0.0.1:{up.port('flower', 5555)}{path}", method=method)
-    if login is not None:
-        request.add_header("Authorization", "Basic " + base64.b64encode(login.encode()).decode())
-    try:
-        with urllib.request.urlopen(request, timeout=20) as answer:
-            return answer.status, answer.read().decode(errors="replace")
-    except urllib.error.HTTPError as error:
-        return error.code, error.read().decode(errors="replace")
-    except OSError:
-        return None
-
-
-def pages(job_or_task: str = "x") -> list[tuple[str, str]]:
-    """Everything that Flower has, as its own table of addresses says; static files are the same for all."""
-    from flower.urls import handlers
-
-    found = []
-    for one in handlers:
-        pattern = one.regex.pattern.rstrip("$") if hasattr(one, "regex") else one[0]
-        if not pattern.startswith("/static"):
-            path = pattern.replace("(.+)", job_or_task).replace("(.*)", job_or_task).replace("/?", "")
-            found += [("GET", path.replace(".*", "/nothing")), ("POST", path.replace(".*", "/nothing"))]
-    return found
 
 
 # ── that it works ─────────────────────────────────────────────────────────────────────────────────
@@ -218,29 +192,8 @@ def test_flower_without_users_does_not_start(up: Compose) -> None:
 # ── that nothing secret gets out ──────────────────────────────────────────────────────────────────
 
 
-def passwords(up: Compose) -> set[str]:
-    names = ("postgres_password", "redis_password", "rabbitmq_password", "flower_password", "grafana_password")
-    return {up.secret(name) for name in names}
-
-
-def everything_said(up: Compose, job: str) -> dict[str, str]:
-    login = up.secret("flower_users").strip()
-    pids = [pid for process in up.processes.values() for pid in (process.pid, *children_of(process.pid))]
-    found = {f"arguments of {pid}": Path(f"/proc/{pid}/cmdline").read_text() for pid in pids}
-    found |= {f"environment of {pid}": Path(f"/proc/{pid}/environ").read_text() for pid in pids}
-    for words in (["doctor"], ["doctor", "--json"], ["status"], ["top", "--once"], ["show", job]):
-        done = up.run("worker-plan", "dlpipe", *words)
-        found[" ".join(words)] = done.stdout + done.stderr
-    task = next(iter(json.loads((ask(up, "/api/tasks?limit=100", login=login) or (0, "{}"))[1])), "x")
-    worker = next(iter(json.loads((ask(up, "/api/workers?refresh=1", login=login) or (0, "{}"))[1])))
-    for method, path in [*pages(task), *pages(worker)]:
-        if method == "GET" and path != "/logout":
-            found[f"Flower {path}"] = (ask(up, path, login=login) or (0, ""))[1]
-    return found | {f"log {file.name}": file.read_text(errors="replace") for file in up.log.iterdir()}
-
-
 def test_no_password_and_no_signature_is_found_anywhere(up: Compose, job: str) -> None:
-    said = everything_said(up, job)
+    said = everything_said(up, job, "worker-plan")
     secret = {*passwords(up), SIGNATURE}
     assert [where for where, text in said.items() if any(one in text for one in secret)] == []
     # The search would find something: who is asked does say what is no secret.
@@ -250,6 +203,45 @@ def test_no_password_and_no_signature_is_found_anywhere(up: Compose, job: str) -
     assert any(job in text for where, text in said.items() if where.startswith("log "))
     assert any("--conf=" in text for where, text in said.items() if where.startswith("arguments"))
     assert any("DLPIPE_DATABASE_URL_FILE" in text for where, text in said.items() if where.startswith("environment"))
+
+
+WRONG = "n0tTheR1ghtOne"
+REFUSED: dict[str, dict[str, int | None]] = {
+    "database_url": {
+        "doctor": 1, "doctor --json": 1, "migrate": 1, "status": 1, "top --once": 1, "reconcile": 1, "verify": 1,
+        "plan http://127.0.0.1/x": 1, "jobs --json": 1,
+    },
+    "redis_url": {"doctor": 1, "doctor --json": 1, "top --once": None, "reconcile": None},
+    "broker_url": {"doctor": 1, "doctor --json": 1, "plan http://127.0.0.1/x": None, "top --once": None},
+}  # fmt: skip
+"""What is asked with a wrong password, and how it ends; None: it does what it can without."""
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_password_that_is_refused_is_told_of_and_not_shown(up: Compose, job: str, name: str) -> None:
+    right = up.secret(name)
+    file = up.place / f"wrong_{name}"
+    file.write_text(right.replace(make_url(right).password or "", WRONG))
+    env = {**up.env("worker-plan"), f"DLPIPE_{name.upper()}_FILE": str(file)}
+    for words, code in REFUSED[name].items():
+        done = up.run_with(env, "dlpipe", *words.split())
+        said = done.stdout + done.stderr
+        assert code is None or done.returncode == code, (words, said)
+        assert WRONG not in said, words
+        assert not any(secret in said for secret in passwords(up)), words
+        if "doctor" in words:
+            assert re.search(r"\[(ledger|lease|broker)_unavailable\]", said), said
+    process = Process(f"refused-{name}", up.argv("worker-plan"), env, REPOSITORY, up.log / f"refused-{name}.log")
+    try:
+        tells = {"database_url": "ledger_unavailable", "broker_url": "Cannot connect to redis://dlpipe:**@"}
+        if word := tells.get(name):
+            wait_until(lambda: process.says(word), f"a worker to say {word}", 60)
+        else:
+            wait_until(lambda: process.says("ready."), "a worker to wait for Redis", 60)
+    finally:
+        process.stop()
+    said = process.log.read_text()
+    assert not any(secret in said for secret in (WRONG, *passwords(up)))
 
 
 # ── that it ends ──────────────────────────────────────────────────────────────────────────────────

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.compose import Compose
+from tests.compose_says import ask, everything_said, login, passwords
 from tests.conftest import absent
 from tests.postgres import require
 from tests.webserver import WebServer
@@ -40,7 +41,7 @@ def test_a_job_ends_completed_over_rabbitmq_into_a_bucket() -> None:
         for name in ("s3-bucket", "s3-bucket", "migrate"):  # a bucket that is there is left alone
             done = up.run(name, *up.argv(name))
             assert done.returncode == 0, done.stdout + done.stderr
-        for name in ("worker-net", "worker-disk", "worker-beat", "beat"):
+        for name in ("worker-net", "worker-disk", "worker-beat", "beat", "flower"):
             up.start(name)
         planned = up.run("worker-net", "dlpipe", "plan", "--json", url)
         assert planned.returncode == 0, planned.stderr
@@ -55,6 +56,8 @@ def test_a_job_ends_completed_over_rabbitmq_into_a_bucket() -> None:
         checked = up.run("worker-disk", "dlpipe", "verify")
         assert checked.returncode == 0, checked.stdout + checked.stderr
         assert not list((up.place / "data").rglob("*.bin"))
-        secrets = {up.secret(file.name) for file in up.secrets.glob("*_password")}
-        logs = {file.name: file.read_text(errors="replace") for file in up.log.rglob("*") if file.is_file()}
-        assert [name for name, text in logs.items() if any(secret in text for secret in secrets)] == []
+        up.until(lambda: "net@" in str(ask(up, "/api/workers?refresh=1", login=login(up))), "Flower to see a worker")
+        said, secrets = everything_said(up, job, "worker-net"), passwords(up)
+        assert [where for where, text in said.items() if any(secret in text for secret in secrets)] == []
+        assert "amqp" in said["Flower /broker"]
+        assert "s3://dlpipe/files" in said["doctor"]

@@ -17,7 +17,6 @@ from typing import Any
 import pytest
 
 from dlpipe.core.errors import LedgerUnavailable
-from dlpipe.db import SqlDatabase
 from tests.conftest import absent
 from tests.fleet import QUICK, REPOSITORY, Fleet, Process
 from tests.machines import Machine, Separate, Together, separate
@@ -27,7 +26,12 @@ from tests.servers import Valkey, wait_until
 from tests.webserver import WebServer
 from tests.world import blobs, sha256, some_bytes
 
-pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.slow,
+    pytest.mark.timeout(300),
+    pytest.mark.own_engines("machines meet over a network of their own; each broker has its turn"),
+]
 
 JOBS, SLOW_EVERY = 500, 10
 NODES = {
@@ -72,6 +76,7 @@ class Nodes:
         self.database = database_url.partition("?")[0].rpartition("/")[2]
         self.root = fleet.home / "store"
         self.workers: dict[str, Process] = {}
+        self.apart: set[str] = set()
 
     def start(self, machine: Machine, pool: str = "threads") -> Process:
         home = self.fleet.home / machine.name
@@ -87,6 +92,8 @@ class Nodes:
                 f"postgresql+psycopg://postgres@{machine.reach(self.sockets['postgres'])}/{self.database}"
             ),
         }
+        if machine.within:
+            self.apart.add(machine.name)
         self.workers[machine.name] = self.fleet.worker(machine.name, pool=pool, within=machine.within, **env)
         return self.workers[machine.name]
 
@@ -111,8 +118,8 @@ class Nodes:
 
     def stop(self) -> None:
         """All of them warmly; who is within a process namespace is told himself."""
-        for worker in self.workers.values():
-            for pid in _children(worker.pid) or [worker.pid]:
+        for name, worker in self.workers.items():
+            for pid in _children(worker.pid) if name in self.apart else [worker.pid]:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGTERM)
         for worker in self.workers.values():
@@ -146,8 +153,6 @@ def fleet_of(tmp_path: Path, valkey: Valkey, postgres: Postgres, broker_url: str
     if broker_url:
         settings["DLPIPE_BROKER_URL"] = broker_url
     fleet = Fleet(tmp_path / "home", valkey, **settings)
-    fleet.database.close()
-    fleet.database = SqlDatabase(url)
     sockets = {"redis": valkey.socket, "postgres": f"{postgres.socket_dir}/.s.PGSQL.5432"}
     nodes = Nodes(fleet, url, sockets, broker_url)
     migrated = nodes.dlpipe("migrate")

@@ -20,7 +20,7 @@ from dlpipe.celery import CeleryPublisher
 from dlpipe.core.errors import BrokerUnavailable
 from dlpipe.core.ports import Hint
 from dlpipe.db import SqlDatabase
-from dlpipe.pipeline.dispatch import dispatch
+from dlpipe.pipeline.dispatch import dispatch, dispatch_lost
 from dlpipe.settings import load
 from tests.fleet import disconnect
 from tests.link import Link
@@ -154,10 +154,16 @@ def test_a_server_that_falls_silent_is_not_waited_for_long(place: Place, monkeyp
     place.assert_all_is_sent(besides=already)
 
 
-def test_a_server_that_was_killed_and_came_back_keeps_what_it_confirmed(place: Place, tmp_path: Path) -> None:
+def test_what_a_killed_server_has_forgotten_is_sent_again(place: Place, tmp_path: Path) -> None:
+    """Confirmed or not: a queue that was made right before the kill may come back empty (seen with 3.10)."""
     with RabbitMQ(tmp_path) as own:
         place.publisher._app.conf.update(broker_url=own.url)
         place.server, place.room = own, "/"
         place.assert_all_is_sent()
         own.restart()
-        wait_until(lambda: place.messages() == JOBS, "the messages after the restart", 60)
+        for row in place.world.sql("SELECT job_id FROM artifact_jobs"):
+            place.world.age(row.job_id)
+        kept = place.messages()
+        wait_until(lambda: place.publisher.waiting() is not None, "the sender to be connected again", 30)
+        assert dispatch_lost(place.world.deps) == JOBS - kept
+        wait_until(lambda: place.messages() == JOBS, "all messages to be there", 30)

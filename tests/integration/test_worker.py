@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import socket
-import subprocess
-import sys
 import urllib.request
-import zipfile
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from dlpipe.core import flow
-from tests.fleet import REPOSITORY, Fleet, is_gone
+from tests.fleet import Fleet, is_gone
 from tests.servers import free_port, wait_until
 from tests.webserver import WebServer
+from tests.wheel import installed
 from tests.world import sha256
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
@@ -50,15 +47,7 @@ def test_plan_delay_from_a_plain_python_is_carried_out(fleet: Fleet, web: WebSer
 def test_a_worker_runs_from_an_installed_wheel_in_another_directory(
     fleet: Fleet, web: WebServer, tmp_path: Path
 ) -> None:
-    if importlib.util.find_spec("hatchling") is None:
-        (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)("no hatchling to build the wheel with")
-    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path / "wheels")]
-    built = subprocess.run(build, cwd=REPOSITORY, capture_output=True, text=True, timeout=60, check=False)
-    assert built.returncode == 0, built.stderr
-    (wheel,) = (tmp_path / "wheels").glob("dlpipe-*.whl")
-    site = tmp_path / "site"
-    with zipfile.ZipFile(wheel) as packed:  # a pure wheel is installed by unpacking it
-        packed.extractall(site)
+    site = installed(tmp_path)
     fleet.cwd = tmp_path / "elsewhere"
     fleet.cwd.mkdir()
     fleet.env["PYTHONPATH"] = str(site)
@@ -115,6 +104,23 @@ def test_the_same_messages_five_times_and_out_of_order_have_no_effect(fleet: Fle
     assert fleet.ledger() == before
     fleet.assert_each_once({url: body})
     assert [get.sent for get in web.gets(path)] == [len(body)]
+
+
+def test_two_schedulers_do_no_more_than_one(fleet: Fleet, web: WebServer) -> None:
+    """Everything is sent twice; one of each pair finds another one at it, or that it has just been done."""
+    bodies = some_files(web, 40)
+    workers = [fleet.worker("w1"), fleet.worker("w2", pool="prefork", size=2)]
+    beats = [fleet.celery(name, "beat", "-s", str(fleet.home / name), "-l", "INFO") for name in ("beat1", "beat2")]
+    for n in range(4):
+        fleet.plan(list(bodies)[10 * n : 10 * n + 10])
+    fleet.until(lambda: fleet.done() == len(bodies), "all jobs to end", workers[0], within_s=60)
+    said = "another one is at it"
+    fleet.until(lambda: any(worker.says(said) for worker in workers), "two rounds to have met", workers[0])
+    assert all(beat.says("Sending due task dispatch") for beat in beats)
+    fleet.assert_each_once(bodies)
+    assert {len(web.gets(url.removeprefix(web.url))) for url in bodies} == {1}
+    assert fleet.sql("SELECT max(attempts) AS n FROM artifact_jobs")[0].n == 0
+    assert fleet.sql("SELECT max(run) AS n FROM artifact_jobs")[0].n == 1
 
 
 @pytest.mark.everywhere

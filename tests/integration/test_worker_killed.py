@@ -76,18 +76,21 @@ def test_a_stream_cut_off_by_kill_9_goes_on_from_the_bytes_that_are_there(fleet:
 def test_workers_killed_one_after_the_other_never_lose_what_came(fleet: Fleet, web: WebServer) -> None:
     url = web.put(PATH, body := os.urandom(SIZE), bytes_per_s=2 * MIB)
     fleet.beat()
+    held = []
     for turn in range(3):
         worker = fleet.worker(f"w{turn}")
         if turn == 0:
             fleet.plan([url])
         fleet.until(lambda t=turn: vouched(fleet) >= (t + 1) * MIB, "one more MiB", worker)
         worker.kill()
+        held.append(vouched(fleet))
     fleet.worker("last")
     fleet.until(fleet.done, "the job to end")
     fleet.assert_each_once({url: body})
     starts = [int(get.range[6:-1]) if get.range else 0 for get in web.gets(PATH)]
-    assert starts == sorted(starts)
-    assert starts[-1] >= 3 * MIB - OVERLAP
+    # On a busy machine one of them may have had it all before it was killed; then nobody asks any more.
+    assert 1 < len(starts) <= 4
+    assert all(start >= kept - OVERLAP for start, kept in zip(starts[1:], held, strict=False)), (starts, held)
 
 
 # ── pieces ────────────────────────────────────────────────────────────────────────────────────────

@@ -358,6 +358,48 @@ def test_files_that_units_read_are_shipped() -> None:
     assert len({port for (port,) in ports}) == len(Queue)
 
 
+# ── how workers end ───────────────────────────────────────────────────────────────────────────────
+
+MARGIN_S = 5
+"""What Celery and the kernel take besides, on a machine that is busy."""
+
+
+def patience() -> Iterator[tuple[str, float, float]]:
+    """Who ends workers, for how long that one waits before the kill, and after what time they have ended."""
+    for name in WORKERS:
+        service = SERVICES[name]
+        waits = re.fullmatch(r"([0-9]+)s", service["stop_grace_period"])
+        assert waits is not None, name
+        yield f"compose {name}", float(waits[1]), grace_s(service["environment"])
+    (shared,) = [one["data"] for one in objects() if one["kind"] == "ConfigMap"]
+    for name, container, pod in containers():
+        if "worker" in container["command"]:
+            env = {**shared, **{one["name"]: one["value"] for one in container.get("env", [])}}
+            yield f"kubernetes {name}", float(pod["terminationGracePeriodSeconds"]), grace_s(env)
+    text = (OPS / "systemd" / "dlpipe-worker@.service").read_text(encoding="utf-8")
+    (waits_s,) = re.findall(r"^TimeoutStopSec=([0-9]+)$", text, re.MULTILINE)
+    for file in (OPS / "systemd").glob("worker-*.env"):
+        env = dict(re.findall(r"(DLPIPE_\w+)=(\S+)", text + file.read_text(encoding="utf-8")))
+        yield f"systemd {file.stem}", float(waits_s), grace_s(env)
+
+
+def grace_s(env: dict[str, str]) -> float:
+    return float(env.get("DLPIPE_WORKER_GRACE_S", settings.Worker().grace_s))
+
+
+def test_whoever_ends_a_worker_gives_it_the_time_that_it_takes() -> None:
+    found = list(patience())
+    assert {where.partition(" ")[0] for where, _, _ in found} == {"compose", "kubernetes", "systemd"}
+    assert len(found) == 3 * len(Queue)
+    assert [where for where, waits_s, takes_s in found if waits_s < takes_s + MARGIN_S] == []
+
+
+def test_systemd_tells_the_main_process_alone() -> None:
+    """Its children hear it from the main process; ended by a signal, they could hand nothing back."""
+    unit = (OPS / "systemd" / "dlpipe-worker@.service").read_text(encoding="utf-8")
+    assert re.findall(r"^Kill\w+=.+$", unit, re.MULTILINE) == ["KillMode=mixed", "KillSignal=SIGTERM"]
+
+
 # ── metrics in alerts, dashboard and scaling ──────────────────────────────────────────────────────
 
 QUERIES = {
