@@ -159,12 +159,19 @@ class Stream(_Section):
     sniff: bool = True
     resume: bool = True
     preallocate_bytes: int | None = Field(64 << 20, ge=1)
+    uncached_bytes: int | None = Field(256 << 20, ge=1)
     overlap_bytes: int = Field(65_536, ge=0, le=16 << 20)
     prefix_bytes: int = Field(0, ge=0, le=16 << 20)
     segments: int = Field(1, ge=1, le=16)
     segments_min_bytes: int = Field(64 << 20, ge=1 << 20)
     segments_per_host: int = Field(4, ge=1, le=64)
     piece_bytes: int = Field(4 << 20, ge=1 << 20, le=4 << 20)
+
+
+class Finalize(_Section):
+    """`auto`: what nobody touched since it was hashed and durable, on a local disk, is not read again (ADR 39)."""
+
+    rehash: Literal["auto", "always"] = "auto"
 
 
 class Quota(_Section):
@@ -311,6 +318,7 @@ class Settings(_Section):
     retry: Retry = Retry()
     net: Net = Net()
     stream: Stream = Stream()
+    finalize: Finalize = Finalize()
     quota: Quota = Quota()
     dispatch: Dispatch = Dispatch()
     heal: Heal = Heal()

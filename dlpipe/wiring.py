@@ -89,6 +89,7 @@ __all__ = [
 
 log = logging.getLogger(__name__)
 _HELPER_THREADS = 2
+_LATER_S = 5.0
 _ARRIVED_S = 1.0
 """What lies in the kernel of answers, some MiB at most, is read within this time; else it would come twice."""
 _Place = tuple[str, str | None, str | None]
@@ -147,7 +148,14 @@ def _staging(chosen: Settings) -> Staging:
     from dlpipe.store import LocalStaging
 
     own_disk = chosen.store.url is not None
-    return LocalStaging(chosen.store_root, chosen.stream.preallocate_bytes, node=chosen.own_node, own_disk=own_disk)
+    return LocalStaging(
+        chosen.store_root,
+        chosen.stream.preallocate_bytes,
+        # Who reads it again to send it to a bucket had better find it in memory.
+        chosen.stream.uncached_bytes if chosen.store.url is None else None,
+        node=chosen.own_node,
+        own_disk=own_disk,
+    )
 
 
 def sign_of_life(kinds: Sequence[Queue]) -> bool:
@@ -158,9 +166,14 @@ def sign_of_life(kinds: Sequence[Queue]) -> bool:
 
 
 def folder_store(chosen: Settings) -> BlobStore:
-    from dlpipe.store import Linking, LocalBlobStore
+    from dlpipe.store import Linking, LocalBlobStore, Rehash
 
-    return LocalBlobStore(chosen.store_root, shard_width=chosen.store.shard_width, linking=Linking(chosen.dedupe.link))
+    return LocalBlobStore(
+        chosen.store_root,
+        shard_width=chosen.store.shard_width,
+        linking=Linking(chosen.dedupe.link),
+        rehash=Rehash(chosen.finalize.rehash),
+    )
 
 
 def blob_store(chosen: Settings) -> BlobStore:
@@ -467,8 +480,11 @@ def private_redis() -> PrivateRedis | None:
     return PrivateRedis(chosen.home_dir) if chosen.private_redis else None
 
 
-def stack(on_worker_death: Callable[[int], object]) -> Stack | None:
-    """The processes behind `fetch` and `up`; None when Redis is elsewhere, and with it the workers."""
+def stack(on_worker_death: Callable[[int], object], *, few_first: bool = False) -> Stack | None:
+    """The processes behind `fetch` and `up`; None when Redis is elsewhere, and with it the workers.
+
+    `few_first`: those that carry a job through start at once, the others when that did not do for a moment.
+    """
     chosen, own = settings(), private_redis()
     if own is None:
         return None
@@ -480,19 +496,23 @@ def stack(on_worker_death: Callable[[int], object]) -> Stack | None:
 
     port = chosen.metrics.port
 
+    count = chosen.worker.processes
+
     def worker(number: int, service: str, node: str, threads: int, which: str) -> Service:
         pool = ["-P", "threads", "-c", str(threads), which, Queue.NET.value]
         # Each has a page of its own, on the ports from the set one on.
         env = {} if port is None else {"DLPIPE_METRICS_PORT": str(port + number)}
-        return Service(service, [*celery, "worker", *pool, "-n", f"{node}@%h", *quiet], env)
+        later = few_first and 0 < number < count
+        command = [*celery, "worker", *pool, "-n", f"{node}@%h", *quiet]
+        return Service(service, command, env, after_s=_LATER_S if later else 0.0)
 
-    count = chosen.worker.processes
     workers = [worker(n, f"worker{n + 1}", f"w{n + 1}", chosen.worker.threads, "-Q") for n in range(count)]
     # One for all other queues, those of a celeryconfig.py as well: slow servers can hold every thread of the
     # workers, and finished files must not wait for them.
     helper = worker(count, "helper", "helper", _HELPER_THREADS, "-X")
     schedule = chosen.home_dir / "run" / "beat-schedule"
-    beat = Service("beat", [*celery, "beat", "-s", str(schedule), "--pidfile", "", "-l", chosen.log_level])
+    beats = [*celery, "beat", "-s", str(schedule), "--pidfile", "", "-l", chosen.log_level]
+    beat = Service("beat", beats, after_s=_LATER_S if few_first else 0.0)
     here = str(Path(__file__).resolve().parent.parent)
     path = os.pathsep.join([here, *filter(None, [os.environ.get("PYTHONPATH")])])
     env = {**loaded().handed_on, "DLPIPE_HOME": str(chosen.home_dir), "PYTHONPATH": path}

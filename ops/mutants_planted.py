@@ -19,6 +19,7 @@ class Mutant:
 _RUNNER = "dlpipe/pipeline/runner.py"
 _LOCAL = "dlpipe/store/local.py"
 _LINKS = "dlpipe/store/links.py"
+_IMPRINT = "dlpipe/store/imprint.py"
 _STAGING = "dlpipe/store/staging.py"
 _PART = "dlpipe/store/partfile.py"
 _JOBS = "dlpipe/db/jobs.py"
@@ -248,6 +249,61 @@ MUTANTS = (
     Mutant(
         "hash-not-compared", "what is published need not hash to its name", _LOCAL,
         "if (digest, found) != (place.sha256, size) or", "if found != size or", ("tests/contract/test_blob_store.py",),
+    ),
+    Mutant(
+        "rehash-never", "what nobody vouches for is published unread", _LOCAL,
+        "if self._rehash is Rehash.ALWAYS or not part.is_as_hashed(place.sha256, size):", "if False:",
+        ("tests/contract/test_untouched.py",),
+    ),
+    Mutant(
+        "rehash-setting-unheard", "finalize.rehash = always is auto", _LOCAL,
+        "if self._rehash is Rehash.ALWAYS or not part", "if not part", ("tests/contract/test_untouched.py",),
+    ),
+    Mutant(
+        "imprint-not-compared", "a part that was touched passes for untouched", _IMPRINT,
+        "is_local(fd) and imprint == _of(fd, imprint.sha256)", "is_local(fd)", ("tests/contract/test_untouched.py",),
+    ),
+    Mutant(
+        "imprint-anywhere", "a network file system's times are believed", _IMPRINT,
+        "is_local(fd) and imprint ==", "imprint ==", ("tests/contract/test_untouched.py",),
+    ),
+    Mutant(
+        "imprint-of-any-boot", "what was durable before a power cut counts after it", _IMPRINT,
+        "    boot, found = _boot(), os.fstat(fd)\n", '    boot, found = "", os.fstat(fd)\n',
+        ("tests/contract/test_untouched.py",),
+    ),
+    Mutant(
+        "imprint-without-ctime", "bytes written under a restored mtime pass", _IMPRINT,
+        "found.st_mtime_ns, found.st_ctime_ns, boot", "found.st_mtime_ns, 0, boot",
+        ("tests/contract/test_untouched.py",),
+    ),
+    Mutant(
+        "imprint-without-inode", "another file of the same size and times passes", _IMPRINT,
+        "found.st_dev, found.st_ino,", "found.st_dev, 0,", ("tests/contract/test_untouched.py",),
+    ),
+    Mutant(
+        "imprint-within-a-tick", "a write in the same step of the clock is not seen", _IMPRINT,
+        " or not _has_passed(found.st_ctime_ns)", "", ("tests/contract/test_untouched.py",),
+    ),
+    Mutant(
+        "imprint-of-another-moment", "what changed while the clock was waited for passes", _IMPRINT,
+        "imprint is not None and imprint.ctime_ns == found.st_ctime_ns", "imprint is not None",
+        ("tests/contract/test_untouched.py",),
+    ),
+    Mutant(
+        "imprint-of-another-hash", "an untouched part gets a name that is not its hash", _STAGING,
+        "(found.sha256, found.size) == (sha256, size) and ", "",
+        ("tests/contract/test_untouched.py",),
+    ),
+    Mutant(
+        "imprint-outlives-the-file", "the word on a whole file stands when it goes on", _STAGING,
+        "thinned(kept, SPARSE_BYTES), False, None", "thinned(kept, SPARSE_BYTES), False, side.imprint",
+        ("tests/contract/test_untouched.py",),
+    ),
+    Mutant(
+        "disk-error-unheard", "what the disk says of bytes written out early is lost", "dlpipe/store/preallocate.py",
+        "raise OSError(number, os.strerror(number))\n    return number ==", "pass\n    return number ==",
+        ("tests/unit/store/test_early.py",),
     ),
     Mutant(
         "open-to-change", "a published file may be written to", _LOCAL,

@@ -104,7 +104,7 @@ class _Fetch:
         self._plan(wanted)
         stack = None
         if self.waiting:
-            stack = wiring.stack(lambda _pid: reconcile(self.deps))
+            stack = wiring.stack(lambda _pid: reconcile(self.deps), few_first=True)
             self._wait(stack)
         return self._finish()
 

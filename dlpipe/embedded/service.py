@@ -25,11 +25,15 @@ _NAME = re.compile(r"[a-z][a-z0-9_-]{0,31}")
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """What to run. The name becomes a file name; `env` is laid over what all services are given."""
+    """What to run. The name becomes a file name; `env` is laid over what all services are given.
+
+    It starts `after_s` seconds later than the stack: what the first job does not need should not take its processors.
+    """
 
     name: str
     argv: Sequence[str]
     env: Mapping[str, str] = field(default_factory=dict)
+    after_s: float = 0.0
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name) or not self.argv:
@@ -81,6 +85,9 @@ class Supervised:
         finally:
             os.close(output)
         self._started_s = now_s
+
+    def plan_start(self, now_s: float) -> None:
+        self._due_s = now_s + self.service.after_s
 
     def start_if_due(self, now_s: float) -> bool:
         if self._process is not None or now_s < self._due_s:

@@ -89,7 +89,8 @@ class Stack:
             self._write_info()
             self._redis.keep()
             for each in self._services:
-                each.start(self._clock())
+                each.plan_start(self._clock())
+                each.start_if_due(self._clock())
             self._write_info()
         except BaseException:
             self.stop(0.0)

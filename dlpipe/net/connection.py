@@ -106,7 +106,6 @@ class Body:
         return size
 
     def _receive(self, wire: WatchedStream, buffer: memoryview) -> int:
-        wire.expect_within(self._read_s)
         try:
             size = wire.read_into(buffer, self._read_s)
         except httpcore.TimeoutException as error:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import socket
 import ssl
+import struct
 import time
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -21,6 +22,8 @@ from dlpipe.net.policy import NetPolicy
 from dlpipe.net.wires import Wires
 
 _BLANK_LINE = re.compile(rb"\n\r?\n")  # as h11 sees it, so that both agree where a head ends
+_MOMENT = struct.pack("@ll", 0, 100_000)
+"""A `struct timeval`: for so long the kernel goes on filling before it hands over what there is."""
 _STATUS_LINE = re.compile(rb"HTTP/[0-9]\.[0-9] ([0-9]{3})")
 
 
@@ -53,6 +56,8 @@ class WatchedStream(httpcore.NetworkStream):
         self._expected: int | None = None
         self._after_head = 0
         self._deadline: float | None = None
+        self._patient: bool | None = None
+        """Does the kernel wait for a body's bytes, rather than Python? None: not known yet."""
         self.ended = False
         """The server has closed the connection."""
 
@@ -100,12 +105,11 @@ class WatchedStream(httpcore.NetworkStream):
             self._after_head += len(data)
         return data
 
-    def read_into(self, buffer: memoryview, timeout: float) -> int:
+    def read_into(self, buffer: memoryview, within_s: float) -> int:
         """Like `read`, of a body, into the reader's own memory; 0 when the server has closed the connection."""
         sock: socket.socket = self._inner.get_extra_info("socket")
-        sock.settimeout(self._time_left(timeout))
         try:
-            size = sock.recv_into(buffer)
+            size = self._fill(sock, buffer, within_s)
         except TimeoutError as error:
             raise httpcore.ReadTimeout(str(error)) from error
         except OSError as error:
@@ -117,6 +121,22 @@ class WatchedStream(httpcore.NetworkStream):
             self._wires.check()
         self._after_head += size
         return size
+
+    def _fill(self, sock: socket.socket, buffer: memoryview, within_s: float) -> int:
+        """Let the kernel fill the buffer, as far as it comes within a moment: one call for a block instead of many."""
+        self.expect_within(within_s)
+        if self._patient is None:
+            self._patient = not isinstance(sock, ssl.SSLSocket) and _made_patient(sock)
+        timeout = None if self._patient else within_s
+        if sock.gettimeout() != timeout:  # each setting is a call into the kernel
+            sock.settimeout(timeout)
+        if timeout is not None:
+            return sock.recv_into(buffer)
+        while True:
+            try:
+                return sock.recv_into(buffer, 0, socket.MSG_WAITALL)
+            except BlockingIOError:  # nothing came at all
+                self._time_left(None)
 
     def close(self) -> None:
         self._inner.close()
@@ -207,6 +227,15 @@ class WatchedStream(httpcore.NetworkStream):
 
     def _refusal(self, what: str) -> Exception:
         return failures.protocol_error(self._host, what)
+
+
+def _made_patient(sock: socket.socket) -> bool:
+    """Have the kernel itself wait, at most a moment, as long as Python has no timeout on the socket."""
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _MOMENT)
+    except OSError:  # a machine with another form of it
+        return False
+    return True
 
 
 class WatchedBackend(httpcore.NetworkBackend):

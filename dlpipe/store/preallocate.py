@@ -47,17 +47,31 @@ def _fallocate() -> Callable[[int, int], int] | None:
     return call
 
 
-_WRITE = 2  # SYNC_FILE_RANGE_WRITE of <linux/fs.h>
+_WAIT_BEFORE, _WRITE, _WAIT_AFTER = 1, 2, 4  # SYNC_FILE_RANGE_… of <linux/fs.h>
 
 
 def write_out(fd: int, offset: int, size: int) -> None:
     """Have the kernel begin to write these bytes to the disk, so that an fsync has little left to do; no promise."""
     if (call := _sync_file_range()) is not None:
-        call(fd, offset, size)
+        call(fd, offset, size, _WRITE)
+
+
+def written_out(fd: int, offset: int, size: int) -> bool:
+    """Wait until these bytes are written to the disk; False where that cannot be had. No promise that they last.
+
+    OSError: the disk refused them. It must be heard: the kernel tells it once, so that an fsync would know of nothing.
+    """
+    call = _sync_file_range()
+    if call is None:
+        return False
+    number = call(fd, offset, size, _WAIT_BEFORE | _WRITE | _WAIT_AFTER)
+    if number and number not in _CANNOT:
+        raise OSError(number, os.strerror(number))
+    return number == 0
 
 
 @cache
-def _sync_file_range() -> Callable[[int, int, int], None] | None:
+def _sync_file_range() -> Callable[[int, int, int, int], int] | None:
     if sys.platform != "linux":
         return None
     raw = getattr(ctypes.CDLL(None, use_errno=True), "sync_file_range", None)
@@ -66,7 +80,7 @@ def _sync_file_range() -> Callable[[int, int, int], None] | None:
     raw.argtypes = [ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint]
     raw.restype = ctypes.c_int
 
-    def call(fd: int, offset: int, size: int) -> None:
-        raw(fd, offset, size, _WRITE)
+    def call(fd: int, offset: int, size: int, flags: int) -> int:
+        return 0 if raw(fd, offset, size, flags) == 0 else ctypes.get_errno()
 
     return call

@@ -7,6 +7,9 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
+from dlpipe.store import imprint
+from dlpipe.store.imprint import Imprint
+
 _VERSION = 1
 _LISTS = ("checkpoints", "pieces")
 _LAST_KEPT = 4
@@ -47,6 +50,8 @@ class Sidecar:
     promised: str | None = None
     unproven: bool = False
     """When it was complete, nothing but the end of the connection said so; all of it is that, or nothing of it."""
+    imprint: Imprint | None = None
+    """How the kernel saw the whole file when it was durable."""
 
     def forget_promise(self) -> None:
         """Where no front is left, nothing is that was joined to it; and pieces of whoever it was go as well."""
@@ -57,6 +62,7 @@ class Sidecar:
         body = {name: getattr(self, name) for name in self.__slots__ if name not in _LISTS}
         body["checkpoints"] = [[c.offset, c.sha256] for c in self.checkpoints]
         body["pieces"] = [[p.start, p.end, p.sha256] for p in self.pieces]
+        body["imprint"] = self.imprint.dump() if self.imprint else None
         text = json.dumps({"v": _VERSION, **body}, sort_keys=True)
         return json.dumps({"body": text, "sha256": hashlib.sha256(text.encode()).hexdigest()}).encode() + b"\n"
 
@@ -78,6 +84,7 @@ class Sidecar:
                 return None
             body["checkpoints"] = [Checkpoint(int(at), str(digest)) for at, digest in body["checkpoints"]]
             body["pieces"] = [Piece(int(at), int(end), str(digest)) for at, end, digest in body.get("pieces", [])]
+            body["imprint"] = imprint.load(body.get("imprint"))
             side = Sidecar(**body)
             side.checkpoints += _noted(notes, side.inode, side.checkpoints[-1].offset if side.checkpoints else 0)
             return side
@@ -112,3 +119,12 @@ def thinned(marks: list[Checkpoint], apart: int) -> list[Checkpoint]:
             old.append(mark)
             last = mark.offset
     return [*old, *marks[-_LAST_KEPT:]]
+
+
+def add(marks: list[Checkpoint], mark: Checkpoint, apart: int) -> Checkpoint | None:
+    """Append to thinned marks and keep them so; answer the one that went. Never looks at all of them."""
+    marks.append(mark)
+    at = len(marks) - _LAST_KEPT - 2
+    if at > 0 and marks[at].offset - marks[at - 1].offset < apart:
+        return marks.pop(at)
+    return None

@@ -12,6 +12,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,19 +22,19 @@ from dlpipe.core.layout import check_id, part_slug
 from dlpipe.core.ports import Staged
 from dlpipe.core.quota import Room
 from dlpipe.core.remote import PartFacts, RemoteFacts
-from dlpipe.store import leftovers
+from dlpipe.store import imprint, leftovers
 from dlpipe.store.behind import Behind
+from dlpipe.store.early import Early
 from dlpipe.store.folders import READ_BYTES, disk_errors, folder
 from dlpipe.store.identity import identity
 from dlpipe.store.partfile import PartFile
-from dlpipe.store.preallocate import preallocate, write_out
-from dlpipe.store.sidecar import Checkpoint, Piece, thinned
+from dlpipe.store.preallocate import preallocate
+from dlpipe.store.sidecar import Checkpoint, Piece, add, thinned
 
 STAGING = ".staging"
 NODE = leftovers.NODE
 VOUCH_BYTES = 256 << 10
 """Hashed, but not yet vouched for, at most: with what is on its way there, less than 1 MiB is lost by a kill."""
-WRITE_OUT_BYTES = 32 << 20
 SPARSE_BYTES = 64 << 20
 BLOCK_BYTES = 512
 """What st_blocks counts, whatever the file system's own blocks are."""
@@ -52,12 +53,14 @@ class LocalStaging:
         self,
         root: Path,
         preallocate_bytes: int | None = None,
+        uncached_bytes: int | None = None,
         *,
         node: str | None = None,
         own_disk: bool = False,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """Files of `preallocate_bytes` or more get their blocks in advance; None: none does.
+        """Files of `preallocate_bytes` or more get their blocks in advance, and those of `uncached_bytes` or more leave
+        memory as they come; None: none does.
 
         `own_disk`: the root is on a disk of this node, whatever other nodes' disks look like.
         """
@@ -65,7 +68,7 @@ class LocalStaging:
         self._within = (STAGING,) if node is None else (STAGING, f"{NODE}{node}")
         self._disk = f"-{node}" if own_disk and node is not None else ""
         self._clock = clock
-        self._preallocate_bytes = preallocate_bytes
+        self._sizes = Sizes(preallocate_bytes, uncached_bytes)
 
     @contextmanager
     def claim(self, tenant: str, canonical_url: str, job_id: str, fence: int) -> Iterator[LocalPart]:
@@ -74,7 +77,7 @@ class LocalStaging:
             with disk_errors():  # not around the body: what goes wrong there need not be the disk's fault
                 names = (*self._within, check_id("tenant", tenant))
                 where = stack.enter_context(folder(self._root, names, create=True))
-                part = LocalPart(self._root.joinpath(*names), where, slug, job_id, fence, self._preallocate_bytes)
+                part = LocalPart(self._root.joinpath(*names), where, slug, job_id, fence, self._sizes)
                 stack.callback(part.close)
                 part.lock()
             yield part
@@ -101,21 +104,27 @@ class LocalStaging:
         return leftovers.discard(self._root, STAGING, self._clock(), staged, older_than_s)
 
 
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """From which size on a file is treated in which way; None: never."""
+
+    preallocate: int | None
+    uncached: int | None
+
+
 class LocalPart(PartFile):
-    def __init__(
-        self, path: Path, where: int, slug: str, job_id: str, fence: int, preallocate_bytes: int | None
-    ) -> None:
+    def __init__(self, path: Path, where: int, slug: str, job_id: str, fence: int, sizes: Sizes) -> None:
         super().__init__(where, slug, job_id, fence)
         self._path = path
-        self._preallocate_bytes = preallocate_bytes
+        self._sizes = sizes
         self._offset = 0
         self._hashed = 0
         """How far the hash has come; behind the offset only while a thread is at it."""
-        self._sent_out = 0
+        self._early = Early()
         self._behind: Behind | None = None
         self._digest = hashlib.sha256()
-        self._marks: list[tuple[Checkpoint, Any]] = []
-        """Checkpoints of this claim with the hash as it stood there, to rewind to."""
+        self._states: dict[int, Any] = {}
+        """The hash as it stood at checkpoints of this claim, by their offset, to rewind to."""
 
     # ── what is held ──────────────────────────────────────────────────────────────────────────────
 
@@ -157,13 +166,13 @@ class LocalPart(PartFile):
         with disk_errors():
             self._replace()
             self._stand_at(0, hashlib.sha256())
-            self._marks = []
+            self._states = {}
             self._side = self._new_side(remote, os.fstat(self._fd).st_ino)
             self._write_side()
             self._preallocate(remote.content_length)
 
     def _preallocate(self, total: int | None) -> None:
-        least = self._preallocate_bytes
+        least = self._sizes.preallocate
         if total is not None and least is not None and total >= least:
             preallocate(self._fd, total)
 
@@ -186,7 +195,7 @@ class LocalPart(PartFile):
         with disk_errors():
             side = self._side
             self._stand_at(0, hashlib.sha256())
-            self._marks = []
+            self._states = {}
             kept: list[Checkpoint] = []
             right, right_digest = 0, hashlib.sha256()
             for mark in side.checkpoints if side else []:
@@ -196,13 +205,13 @@ class LocalPart(PartFile):
                     break
                 right, right_digest = mark.offset, self._digest.copy()
                 kept.append(mark)
-                self._marks.append((mark, right_digest.copy()))
+                self._states[mark.offset] = right_digest.copy()
             if self._sealed and not (side is not None and right == upto == side.total):
                 # Published bytes may be under this name too: they are taken whole, or not at all.
-                right, right_digest, kept, self._marks = 0, hashlib.sha256(), [], []
+                right, right_digest, kept, self._states = 0, hashlib.sha256(), [], {}
             self._stand_at(right, right_digest)
             if side is not None:
-                side.checkpoints, side.complete = kept, False
+                side.checkpoints, side.complete, side.imprint = thinned(kept, SPARSE_BYTES), False, None
                 side.forget_promise()
                 self._write_side()
             return right
@@ -218,20 +227,21 @@ class LocalPart(PartFile):
         return True
 
     def _stand_at(self, offset: int, digest: Any) -> None:
-        self._offset = self._hashed = self._sent_out = offset
+        self._offset = self._hashed = offset
+        self._early.stand_at(offset)
         self._digest = digest
 
     def rewind(self, offset: int) -> int:
         self._settle()
-        self._marks = [pair for pair in self._marks if pair[0].offset <= offset]
+        self._states = {at: state for at, state in self._states.items() if at <= offset}
         self._close_side()  # what is noted in it is no longer so: the next checkpoint writes it anew
         if self._side is not None:
             self._side.checkpoints = [c for c in self._side.checkpoints if c.offset <= offset]
             self._side.pieces = []
             self._side.forget_promise()
-        if self._marks:
-            mark, digest = self._marks[-1]
-            self._stand_at(mark.offset, digest.copy())
+        if self._states:
+            furthest = max(self._states)
+            self._stand_at(furthest, self._states[furthest].copy())
         else:
             self._stand_at(0, hashlib.sha256())
         with disk_errors():
@@ -302,10 +312,15 @@ class LocalPart(PartFile):
         with disk_errors():
             _write_all(self._fd, data, self._offset)
         self._offset += len(data)
+        self._early.drop = self._is_large()
         if self._behind is not None and isinstance(data, memoryview) and self._behind.hand_over(data):
             return
         self._settle()
         self._hash(data)
+
+    def _is_large(self) -> bool:
+        least, total = self._sizes.uncached, self._side.total if self._side else None
+        return least is not None and max(total or 0, self._offset) >= least
 
     def _hash(self, data: bytes | memoryview) -> None:
         """On one thread or the other, never on both at once."""
@@ -314,9 +329,8 @@ class LocalPart(PartFile):
         vouched = self._side.checkpoints[-1].offset if self._side and self._side.checkpoints else 0
         if self._hashed - vouched >= VOUCH_BYTES:
             self._checkpoint()
-        if self._hashed - self._sent_out >= WRITE_OUT_BYTES:
-            write_out(self._fd, self._sent_out, self._hashed - self._sent_out)
-            self._sent_out = self._hashed
+        with disk_errors():
+            self._early.came_to(self._fd, self._hashed)
 
     def _settle(self) -> None:
         """Wait until the hash has come as far as the offset."""
@@ -340,9 +354,9 @@ class LocalPart(PartFile):
             return
         with disk_errors():
             mark = Checkpoint(self._hashed, self._digest.hexdigest())
-            side.checkpoints = [*thinned(side.checkpoints, SPARSE_BYTES), mark]
-            self._marks = [pair for pair in self._marks if pair[0] in side.checkpoints]
-            self._marks.append((mark, self._digest.copy()))
+            if (gone := add(side.checkpoints, mark, SPARSE_BYTES)) is not None:
+                self._states.pop(gone.offset, None)
+            self._states[mark.offset] = self._digest.copy()
             if side.pieces:
                 side.pieces = [piece for piece in side.pieces if piece.start >= self._hashed]
                 self._write_side()
@@ -366,8 +380,17 @@ class LocalPart(PartFile):
             if self._side is not None:
                 self._side.complete, self._side.total = True, self._offset
                 self._side.unproven = length_unproven
+                self._side.imprint = imprint.take(self._fd, self._digest.hexdigest())
                 self._write_side()
             return self._digest.hexdigest(), self._offset, took
+
+    def is_as_hashed(self, sha256: str, size: int) -> bool:
+        self._settle()
+        found = self._side.imprint if self._side else None
+        with disk_errors():
+            return (
+                found is not None and (found.sha256, found.size) == (sha256, size) and imprint.stands(found, self._fd)
+            )
 
     def read(self, offset: int, size: int) -> bytes:
         with disk_errors():

@@ -17,7 +17,7 @@ from dlpipe.core.ports import Unit
 from dlpipe.core.states import Status
 from dlpipe.core.wishes import JobFilter
 from dlpipe.db import SqlDatabase
-from dlpipe.pipeline import blobs, dispatch, reconcile, runner
+from dlpipe.pipeline import blobs, dispatch, reconcile, runner, stores
 from ops.bench import finished
 from ops.bench.failure import BenchFailed
 from ops.bench.ground import Ground
@@ -163,6 +163,7 @@ def _ledger(ground: Ground, stack: ExitStack, count: int) -> Ledger:
     stack.callback(database.close)
     world, timed = World(database, root), Timed(database)
     world.deps = replace(world.deps, database=timed, clock=time.monotonic)
+    stores.accept(world.deps)  # of all those files only some are there
     return Ledger(world, timed, count)
 
 

@@ -156,7 +156,7 @@ def test_killed_with_minus_nine_nothing_is_left_and_the_next_fetch_goes_on(comma
     url = web.put("/large.bin", body, hold_at=6 << 20)
     child = command.start("fetch", url)
     wait_until(lambda: command.staged_bytes() == 6 << 20, "most of the file is there", 60)
-    assert len(command.services()) == 5, "owner, two workers, their helper and the scheduler"
+    wait_until(lambda: len(command.services()) == 5, "owner, two workers, their helper and the scheduler")
     child.send_signal(signal.SIGKILL)
     child.communicate(timeout=60)
     wait_until(command.all_gone, "no server, worker or scheduler outlives its owner")

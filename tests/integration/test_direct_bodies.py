@@ -63,8 +63,8 @@ def direct_reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     sizes: list[int] = []
     ordinary = WatchedStream.read_into
 
-    def counted(self: WatchedStream, buffer: memoryview, timeout: float) -> int:
-        sizes.append(ordinary(self, buffer, timeout))
+    def counted(self: WatchedStream, buffer: memoryview, within_s: float) -> int:
+        sizes.append(ordinary(self, buffer, within_s))
         return sizes[-1]
 
     monkeypatch.setattr(WatchedStream, "read_into", counted)

@@ -103,6 +103,13 @@ class Part(Protocol):
         Whoever finds them whole is told whether nothing but the end of the connection says that they are.
         """
 
+    def is_as_hashed(self, sha256: str, size: int) -> bool:
+        """Is it certain, without reading them, that these bytes are what `finish` hashed and made durable?
+
+        False for every doubt: another file, a sign that anybody touched it, another boot, a file system that other
+        machines write to.
+        """
+
     def read(self, offset: int, size: int) -> bytes:
         """Bytes held, at most up to the offset where the next one goes."""
 
@@ -180,7 +187,8 @@ class BlobStore(Protocol):
         """The place that a pointer of this store names."""
 
     def publish(self, part: Part, place: Place, size: int, *, doubted: bool = False) -> bool:
-        """Give the part's bytes, re-hashed, their final name, durably; True when they were there already.
+        """Give the part's bytes their final name, durably; True when they were there already. They are hashed again,
+        unless it is certain that nobody touched them since they were.
 
         `doubted`: what is there was found wrong, so that only reading it can tell that it is right.
 

@@ -131,6 +131,21 @@ def test_stack_of_this_process_starts_once(make: Callable[..., Stack]) -> None:
     assert not make(Service("worker", IDLE)).try_start()
 
 
+def test_what_the_first_job_does_not_need_starts_later(home: Path, make: Callable[..., Stack]) -> None:
+    clock = Clock()
+    stack = make(Service("worker", IDLE), Service("beat", IDLE, after_s=2.5), clock=clock)
+    assert stack.try_start()
+    clock.now = 2.4
+    stack.poll()
+    assert list(stack.pids) == ["worker"]
+    clock.now = 2.5
+    stack.poll()
+    assert list(stack.pids) == ["worker", "beat"]
+    info = running(home)
+    assert info is not None
+    assert info.services == stack.pids
+
+
 def test_output_and_environment_of_a_service(home: Path, make: Callable[..., Stack]) -> None:
     body = "import os,sys,time; print(os.environ['DLPIPE_TEST']); print('err', file=sys.stderr, flush=True)"
     stack = make(Service("worker", [sys.executable, "-u", "-c", body + "; time.sleep(120)"]))
