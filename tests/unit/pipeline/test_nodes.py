@@ -313,6 +313,24 @@ def test_a_silent_node_that_is_not_given_up_gets_no_message_each_round(machines:
     assert nodes.sweepers(machines.all["a"]) == []
 
 
+def test_bytes_that_were_left_on_a_node_are_not_mixed_with_those_of_a_file_that_has_changed_since(
+    machines: Machines,
+) -> None:
+    world, job_id = machines.world, broken_off(machines)
+    changed = BODY[::-1]
+    world.source.put(URL, changed, etag='"v2"')
+    world.sql("UPDATE artifact_jobs SET node = NULL")
+    (hint,) = machines.send()
+    machines.carry_out(hint, anywhere="b", upto="finalize")
+    world.sql("UPDATE artifact_jobs SET node = NULL, published_at = NULL, due_at = 1")
+    assert len(machines.parts()) == 2  # one on each
+    (hint,) = machines.send()
+    machines.carry_out(hint, anywhere="a")
+    assert world.state(job_id) is State.DEDUPED
+    (stored,) = (one for one in world.root.rglob("*.bin") if ".staging" not in one.parts)
+    assert sha256(stored.read_bytes()) == sha256(changed)
+
+
 def test_why_says_that_a_job_waits_for_a_node_that_is_not_heard(machines: Machines) -> None:
     job_id = machines.world.plan(URL)
     machines.carry_out(machines.send()[0], upto="finalize")
