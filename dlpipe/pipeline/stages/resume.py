@@ -7,7 +7,7 @@ from dlpipe.core.flow import OpType
 from dlpipe.core.keys import Scalar
 from dlpipe.core.model import ArtifactJob
 from dlpipe.core.ports import Unit
-from dlpipe.core.remote import RemoteFacts
+from dlpipe.core.remote import PartFacts, RemoteFacts
 from dlpipe.core.results import HeadResult, Result, Results, ResumeResult
 from dlpipe.core.states import State
 from dlpipe.pipeline.stages import stored
@@ -27,10 +27,7 @@ class ResumeDecide(Stage):
             return ResumeResult("replay", f"from_{job.replay_from}", stored.of(work.results).size)
         with self.deps.staging.claim(job.scope.tenant_id, job.canonical_url, job.job_id, job.fence) as part:
             held = part.facts
-        # What HEAD said is of the first URL; of a mirror's bytes only the mirror's answer can tell.
-        elsewhere = held is not None and mirrors.is_from(job.mirrors, held.final_url_sha256)
-        remote = None if elsewhere else remote_of(head)
-        match resume.decide(remote, held, self.deps.policy.resume, job.expected_sha256):
+        match decide(job, head, held, self.deps.policy.resume):
             case resume.Resume(offset=offset, reason=reason):
                 return ResumeResult("resume", reason, offset)
             case resume.Complete(reason=reason):
@@ -62,6 +59,12 @@ class ResumeDecide(Stage):
 
     def record(self, unit: Unit, work: Work, result: Result) -> State:
         return State.RESUME_OK
+
+
+def decide(job: ArtifactJob, head: HeadResult, held: PartFacts | None, policy: resume.ResumePolicy) -> resume.Decision:
+    # What HEAD said is of the first URL; of a mirror's bytes only the mirror's answer can tell.
+    elsewhere = held is not None and mirrors.is_from(job.mirrors, held.final_url_sha256)
+    return resume.decide(None if elsewhere else remote_of(head), held, policy, job.expected_sha256)
 
 
 def remote_of(head: HeadResult) -> RemoteFacts | None:

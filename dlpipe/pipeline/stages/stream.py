@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import ExitStack
 from typing import Any
 
+from dlpipe.core import resume
 from dlpipe.core.crash import crash_point
 from dlpipe.core.flow import OpType
 from dlpipe.core.keys import Scalar
@@ -15,6 +16,7 @@ from dlpipe.core.results import HeadResult, Result, Results, ResumeResult, Strea
 from dlpipe.core.states import State
 from dlpipe.pipeline.stages import stored
 from dlpipe.pipeline.stages.fetch import Fetch
+from dlpipe.pipeline.stages.resume import decide
 from dlpipe.pipeline.stages.room import Admission
 from dlpipe.pipeline.stages.stage import Stage, Work, in_run
 
@@ -38,6 +40,7 @@ class Stream(Stage):
             part = stack.enter_context(
                 self.deps.staging.claim(job.scope.tenant_id, job.canonical_url, job.job_id, job.fence)
             )
+            decided = self._as_it_is_now(work, part, decided)
             fetch = Fetch(self.deps, work, part, admission)
             held = part.verify(decided.range_start) if decided.range_start else 0
             if decided.decision == "discard" or _is_promised_to_another(part, job):
@@ -62,6 +65,19 @@ class Stream(Stage):
                 **_figures(admission.first),
                 final_url_sha256=facts.final_url_sha256 if facts else "",
             )
+
+    def _as_it_is_now(self, work: Work, part: Part, decided: ResumeResult) -> ResumeResult:
+        """The decision; when another worker began with it, and its message came again, what its bytes allow by now."""
+        if not work.op.seen:
+            return decided
+        job, held = work.job, part.facts
+        match decide(job, in_run(work.results, OpType.HEAD, HeadResult), held, self.deps.policy.resume):
+            case resume.Resume(offset=offset, reason=reason) if offset > decided.range_start:
+                return ResumeResult("resume", reason, offset)
+            case resume.Complete(reason=reason):
+                return ResumeResult("complete", reason, held.good if held else 0)
+            case _:
+                return decided
 
     def _from_store(self, work: Work) -> StreamResult:
         job, held, began = work.job, stored.of(work.results), self.deps.clock()

@@ -105,6 +105,61 @@ def test_an_empty_file_is_a_file(world: World) -> None:
     assert (world.streamed(job)["etag"], world.staged()) == ('"v1"', [])
 
 
+# ── a message that comes again ────────────────────────────────────────────────────────────────────
+
+
+def again(world: World, job: str) -> None:
+    """The same message once more, when the lease of its first holder has run out."""
+    world.leases.held.clear()
+    world.expire(job)
+    for stage in ("stream", "finalize", "index", "dedupe"):
+        assert isinstance(world.run(stage, job), Done)
+
+
+LARGE = b"%PDF-1.7\n" + some_bytes(4 << 20)
+
+
+def killed_in_the_middle(world: World) -> str:
+    """A job whose worker died in the middle of the body; its first pieces are vouched for."""
+
+    def die() -> None:
+        raise Died
+
+    world.source.put(URL, LARGE)
+    pieces = [LARGE[at : at + 65_536] for at in range(0, 3 << 20, 65_536)]
+    world.source.script(URL, Says(body=[*pieces, die]))
+    job = world.plan(URL)
+    world.run_to("stream", job)
+    with pytest.raises(Died):
+        world.run("stream", job)
+    return job
+
+
+def test_a_stream_whose_message_comes_again_goes_on_from_what_its_first_holder_left(world: World) -> None:
+    job = killed_in_the_middle(world)
+    again(world, job)
+    first, second = (get.start for get in world.source.gets(URL))
+    assert (first, second > 2 << 20) == (0, True)
+    assert (world.streamed(job)["resumed_from_bytes"], list(world.blobs().values())) == (second, [LARGE])
+
+
+def test_a_whole_file_whose_message_comes_again_is_not_asked_for_again(world: World) -> None:
+    job = world.plan(URL)
+    world.run_to("stream", job)
+    with dying_at("stream.finished"):
+        world.run("stream", job)
+    again(world, job)
+    assert len(world.source.gets(URL)) == 1
+    assert (world.streamed(job)["resumed_from_bytes"], list(world.blobs().values())) == (len(BODY), [BODY])
+
+
+def test_a_file_that_changed_before_its_message_came_again_is_brought_anew(world: World) -> None:
+    job = killed_in_the_middle(world)
+    world.source.put(URL, BODY, etag='"v2"')
+    again(world, job)
+    assert list(world.blobs().values()) == [BODY]
+
+
 # ── how bytes end ─────────────────────────────────────────────────────────────────────────────────
 
 
