@@ -250,7 +250,7 @@ def test_nodes_are_drained_and_taken_back(
             assert drained.returncode == 0, drained.stderr
             assert "were handed back" in drained.stderr
             assert nodes.on("b") == (0, [])
-            nodes.workers["b"].kill()  # it can be taken out
+            nodes.workers["b"].stop()  # it can be taken out
             fleet.until(lambda: nodes.done() == len(bodies), "all jobs to be done", nodes.workers["a"], 60)
             assert not fleet.sql("SELECT 1 FROM artifact_jobs WHERE attempts > 0")
             if kind == "rabbitmq":

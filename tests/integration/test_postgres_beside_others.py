@@ -115,10 +115,15 @@ def test_a_dispatcher_waits_neither_for_another_one_nor_for_a_row(ledger: SqlDat
 # ── what the server undid ─────────────────────────────────────────────────────────────────────────
 
 
+def progress_of(unit: Unit, job_id: str) -> int:
+    connection: sa.Connection = unit._connection  # type: ignore[attr-defined]
+    return connection.scalar(sa.select(jobs.c.progress).where(jobs.c.job_id == job_id)) or 0
+
+
 def add_one(unit: Unit, job_id: str) -> None:
     connection: sa.Connection = unit._connection  # type: ignore[attr-defined]
-    before = connection.scalar(sa.select(jobs.c.progress).where(jobs.c.job_id == job_id))
-    connection.execute(sa.update(jobs).where(jobs.c.job_id == job_id).values(progress=(before or 0) + 1))
+    more = progress_of(unit, job_id) + 1
+    connection.execute(sa.update(jobs).where(jobs.c.job_id == job_id).values(progress=more))
 
 
 def test_of_two_that_block_each_other_both_get_done(ledger: SqlDatabase) -> None:
@@ -152,10 +157,14 @@ def test_under_a_strict_isolation_no_increment_is_lost(postgres: Postgres, ledge
     ledger.engine.dispose()
     bench = Bench(ledger)
     job_id = bench.job()
+    both_have_read = threading.Barrier(2)
     tried: list[None] = []
 
     def work(unit: Unit) -> None:
         tried.append(None)
+        if len(tried) <= 2:  # the first of each
+            assert progress_of(unit, job_id) == 0
+            both_have_read.wait(20)
         add_one(unit, job_id)
 
     with ThreadPoolExecutor(2) as pool:

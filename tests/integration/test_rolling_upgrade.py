@@ -206,7 +206,7 @@ def test_a_message_that_is_not_understood_loses_nothing(what: str, town: Fleet, 
     town.plan([url])
     with town.broker.client() as client:
         assert client.delete("net") == 1  # in the place of its message comes another one
-    town.python(SEND.format(job=town.job(url).job_id, what=STRANGE[what]))
+    town.python(SEND.format(job=str(town.job(url).job_id), what=STRANGE[what]))
     worker = town.worker("w1")
     town.until(lambda: worker.says("weigh"), "the worker to stumble", worker)
     town.beat()
