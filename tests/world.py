@@ -177,7 +177,7 @@ class World:
     # ── looking ──
 
     def sql(self, text: str, **values: Any) -> list[Any]:
-        with self.database.engine.begin() as connection:
+        with self.database._begun() as connection:  # as units begin: connections that a restart has cut are passed over
             found = connection.execute(sa.text(text), values)
             return list(found.all()) if found.returns_rows else []
 
@@ -255,7 +255,7 @@ def blobs(root: Path) -> dict[str, bytes]:
 
 def job_of(world: World, job_id: str) -> ArtifactJob:
     """The row as the workers see it."""
-    with world.database.engine.connect() as connection:
+    with world.database._begun(dlpipe_read=True) as connection:
         row = connection.execute(
             sa.select(*JOB_COLUMNS).join(jobs, jobs.c.job_id == artifact_jobs.c.job_id).where(jobs.c.job_id == job_id)
         ).one()
@@ -282,7 +282,7 @@ def finished(ops: Iterable[OpView]) -> list[str]:
 
 def _set(database: SqlDatabase, job_id: str, column: sa.Column[Any]) -> None:
     """Move a time that is set into the past."""
-    with database.engine.begin() as connection:
+    with database._begun() as connection:
         connection.execute(
             sa.update(artifact_jobs)
             .where(artifact_jobs.c.job_id == job_id, column.is_not(None))

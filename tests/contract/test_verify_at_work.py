@@ -208,8 +208,8 @@ def test_a_store_that_is_not_mounted_is_no_store_of_lost_files(done: Finished) -
 
 
 def test_where_there_is_no_ledger_none_is_made(tmp_path: Path, empty_url: str) -> None:
-    assert schema_version(empty_url) is None
-    assert schema_version(f"sqlite:///{tmp_path / 'none.db'}") is None
+    assert schema_version(empty_url) == (None, None)
+    assert schema_version(f"sqlite:///{tmp_path / 'none.db'}") == (None, None)
     assert not (tmp_path / "none.db").exists()
 
 

@@ -167,6 +167,6 @@ class Site:
         for key in self.redis.scan_iter(match=f"{PREFIX}*"):
             self.redis.delete(key)
         past = after(-3600.0)
-        with world.database.engine.begin() as connection:
+        with world.database._begun() as connection:
             for column in (artifact_jobs.c.lease_until, artifact_jobs.c.due_at, artifact_jobs.c.published_at):
                 connection.execute(sa.update(artifact_jobs).where(column.is_not(None)).values({column: past}))

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import fcntl
 import gzip
 import json
 import os
 import pty
 import signal
 import sqlite3
+import struct
 import subprocess
 import sys
+import termios
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -148,12 +151,18 @@ def test_a_plan_that_waits_for_its_input_is_interrupted_at_once(command: Command
     os.close(read)
     os.write(write, b"https://files.example/1\n")
     wait_until(lambda: (command.home / "ledger.db").exists() and _has_tables(command), "it has begun")
+    wait_until(lambda: _unread(write) == 0, "it has taken the first line")
     child.send_signal(signal.SIGINT)
     _, err = child.communicate(timeout=30)
     os.close(write)
     assert child.returncode == 130
     assert "interrupted" in err
     assert "Traceback" not in err
+
+
+def _unread(pipe: int) -> int:
+    (count,) = struct.unpack("i", fcntl.ioctl(pipe, termios.FIONREAD, struct.pack("i", 0)))
+    return int(count)
 
 
 def _has_tables(command: Command) -> bool:
