@@ -126,6 +126,8 @@ def plans(database: SqlDatabase) -> str:
     explain = "EXPLAIN QUERY PLAN " if database.url.get_backend_name() == "sqlite" else "EXPLAIN "
     with database.engine.connect() as connection:
         if database.url.get_backend_name() == "postgresql":
+            # Else it goes by what autovacuum saw, which may have been tables with nothing in them.
+            connection.exec_driver_sql("ANALYZE")
             connection.exec_driver_sql("SET enable_seqscan = off")
         found = [connection.exec_driver_sql(explain + text, args).all() for text, args in asked]
     return "\n".join(str(tuple(row)) for rows in found for row in rows)
