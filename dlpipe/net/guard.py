@@ -84,11 +84,13 @@ def forbidden(host: str, port: int, policy: NetPolicy) -> str | None:
 def literal(host: str) -> IPAddress | None:
     """The address that a host spells out, in any spelling that the C library accepts; None for a name."""
     text = host.strip("[]")
+    if ":" not in text and not _NUMERIC.match(text):
+        return None
     try:
         return ipaddress.ip_address(text)
     except ValueError:
         pass
-    if not _NUMERIC.match(text):
+    if ":" in text:
         return None
     try:
         return ipaddress.IPv4Address(socket.inet_aton(text))  # 2130706433, 0x7f.1, 0177.0.0.1

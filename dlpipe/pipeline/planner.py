@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
@@ -132,29 +133,51 @@ class Planned:
 
 
 def plan_each(deps: Deps, requests: Iterable[Mapping[str, Any]]) -> Iterator[Planned | Refusal]:
-    """Plan in batches, and say of each request, in no strict order, what became of it."""
+    """Plan in batches, and say of each request, in no strict order, what became of it.
+
+    While a batch is written, the next one is checked: two batches are in memory at the most.
+    """
     numbered = enumerate(requests, start=1)
-    more = True
-    while more:
-        specs: list[tuple[int, JobSpec, bool]] = []
-        # Checked as they come: what is refused, however large, is not kept until its batch is full.
-        more = False
-        for position, fields in islice(numbered, BATCH):
-            more = True
+    with ThreadPoolExecutor(1, "dlpipe-plan") as writer:
+        written: Future[list[Planned]] | None = None
+        more = True
+        while more:
+            batch: list[_Checked] = []
+            more = False
             try:
-                specs.append((position, spec(deps, fields), bool(fields.get(REFRESH))))
-            except InvalidInput as error:
-                yield Refusal(position, error.code, error.message, error.hint)
-        if not specs:
-            continue
-        answers = settle(deps.database, partial(_write, specs))
-        crash_point("plan.batch_written")
-        nudge(deps)
-        for (position, made, _), answer in zip(specs, answers, strict=True):
-            yield Planned(position, made, answer)
+                # Checked as they come: what is refused, however large, is not kept until its batch is full.
+                for position, fields in islice(numbered, BATCH):
+                    more = True
+                    try:
+                        batch.append((position, spec(deps, fields), bool(fields.get(REFRESH))))
+                    except InvalidInput as error:
+                        yield Refusal(position, error.code, error.message, error.hint)
+            except GeneratorExit:
+                raise
+            except BaseException:
+                # The input broke off, or somebody interrupts: what stands by now is answered all the same.
+                if written is not None:
+                    yield from written.result()
+                raise
+            if written is not None:
+                yield from written.result()
+            written = writer.submit(_write_batch, deps, batch) if batch else None
+        if written is not None:
+            yield from written.result()
 
 
-def _write(specs: Sequence[tuple[int, JobSpec, bool]], unit: Unit) -> list[PlanAnswer]:
+def _write_batch(deps: Deps, batch: Sequence[_Checked]) -> list[Planned]:
+    answers = settle(deps.database, partial(_write, batch))
+    crash_point("plan.batch_written")
+    nudge(deps)
+    return [Planned(position, made, answer) for (position, made, _), answer in zip(batch, answers, strict=True)]
+
+
+_Checked = tuple[int, JobSpec, bool]
+"""Where it stood in the input, what is wanted, and whether it is to be refreshed."""
+
+
+def _write(specs: Sequence[_Checked], unit: Unit) -> list[PlanAnswer]:
     answers = unit.jobs.plan_if_absent([made for _, made, _ in specs])
     return [
         _refreshed(unit, made, answer) if refresh else answer
