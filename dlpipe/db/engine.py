@@ -25,6 +25,7 @@ from dlpipe.db.jobs import SqlJobs
 from dlpipe.db.ledger import SqlLedger
 from dlpipe.db.nodes import SqlNodes
 from dlpipe.db.owned import SqlOwned
+from dlpipe.db.ready import say
 from dlpipe.db.registry import SqlRegistry
 from dlpipe.db.sessions import Sessions, is_conflict, leave_standbys
 from dlpipe.db.stores import SqlStores
@@ -192,11 +193,11 @@ def _prepare_sqlite(connection: sqlite3.Connection, _record: object) -> None:
 
 def _begin_sqlite(connection: sa.Connection) -> None:
     reads = connection.get_execution_options().get("dlpipe_read", False)
-    connection.exec_driver_sql("BEGIN" if reads else "BEGIN IMMEDIATE")
+    say(connection, "BEGIN" if reads else "BEGIN IMMEDIATE")
 
 
 def _begin_postgresql(connection: sa.Connection) -> None:
-    connection.exec_driver_sql("BEGIN")
+    say(connection, "BEGIN")
 
 
 @contextmanager

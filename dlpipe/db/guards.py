@@ -18,6 +18,7 @@ from dlpipe.core.model import ArtifactJob
 from dlpipe.core.recovery import FailureWrite
 from dlpipe.core.states import State, Status
 from dlpipe.db.clock import now
+from dlpipe.db.ready import Ready
 from dlpipe.db.schema import artifact_jobs, jobs
 
 _T = artifact_jobs.c
@@ -58,15 +59,14 @@ def raise_why(connection: sa.Connection, job: ArtifactJob, wanted: State, allowe
 def note(connection: sa.Connection, job_id: str, *moments: str, **values: Any) -> None:
     """The canonical row follows in the same transaction (STATE-7); the columns `moments` become the time it is."""
     given = {f"new_{name}": value for name, value in values.items()}
-    connection.execute(_noted(moments, tuple(values)), {MY_JOB.key: job_id, **given})
+    _noted(moments, tuple(values))(connection, {MY_JOB.key: job_id, **given})
 
 
 @cache
-def _noted(moments: tuple[str, ...], names: tuple[str, ...]) -> sa.Update:
+def _noted(moments: tuple[str, ...], names: tuple[str, ...]) -> Ready:
     given = {name: sa.bindparam(f"new_{name}", type_=jobs.c[name].type) for name in names}
-    return (
-        sa.update(jobs).where(jobs.c.job_id == MY_JOB).values(**given, **dict.fromkeys(("updated_at", *moments), now()))
-    )
+    noted = sa.update(jobs).where(jobs.c.job_id == MY_JOB)
+    return Ready(noted.values(**given, **dict.fromkeys(("updated_at", *moments), now())))
 
 
 def note_error(

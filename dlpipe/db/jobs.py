@@ -37,6 +37,7 @@ from dlpipe.db.guards import (
     note_error,
     raise_why,
 )
+from dlpipe.db.ready import Ready
 from dlpipe.db.rows import is_uuid, job_from
 from dlpipe.db.schema import artifact_jobs, jobs, nodes
 
@@ -95,12 +96,12 @@ def _takes_jobs() -> sa.ColumnElement[bool]:
     return sa.exists(ready)
 
 
-_CLAIMS = {stage.name: _claim(stage) for stage in flow.STAGES}
-_CLAIMS_HERE = {stage.name: _claim(stage, here=True) for stage in flow.STAGES if stage.staged}
+_CLAIMS = {stage.name: Ready(_claim(stage)) for stage in flow.STAGES}
+_CLAIMS_HERE = {stage.name: Ready(_claim(stage, here=True)) for stage in flow.STAGES if stage.staged}
 
 
 @cache
-def _advanced(stage: str, target: State, dialect: str) -> tuple[sa.Update, ...]:
+def _advanced(stage: str, target: State, dialect: str) -> tuple[Ready, ...]:
     """What enters a state after a stage, to be executed in order as long as each of them finds its row.
 
     The canonical row follows (STATE-7): on PostgreSQL in the same statement, which saves a round trip; SQLite has no
@@ -120,8 +121,8 @@ def _advanced(stage: str, target: State, dialect: str) -> tuple[sa.Update, ...]:
     follows = sa.update(jobs).values(updated_at=now(), **followed)
     if dialect == "postgresql":
         moved = entered.returning(_T.job_id).cte("moved")
-        return (follows.where(jobs.c.job_id == moved.c.job_id),)
-    return entered, follows.where(jobs.c.job_id == MY_JOB)
+        return (Ready(follows.where(jobs.c.job_id == moved.c.job_id)),)
+    return Ready(entered), Ready(follows.where(jobs.c.job_id == MY_JOB))
 
 
 _HANDED_BACK = guarded(states.sources(State.FAILED, Moment.FAIL)).values(**IDLE, due_at=now())
@@ -151,7 +152,7 @@ class SqlJobs:
         if here is not None and stage.staged:
             statement = _CLAIMS_HERE[stage.name]
             wanted |= {_HERE.key: here.name, _SINCE_S.key: -here.fresh_s}
-        row = self._connection.execute(statement, wanted).first()
+        row = statement(self._connection, wanted).first()
         if row is None:
             return self._why_not(stage, job_id, run, here)
         if row.state == State.LEASED.value:
@@ -196,7 +197,7 @@ class SqlJobs:
 
     def advance(self, job: ArtifactJob, stage: StageRow, target: State) -> None:
         for statement in _advanced(stage.name, target, self._connection.dialect.name):
-            if self._connection.execute(statement, mine(job)).rowcount == 0:
+            if statement(self._connection, mine(job)).rowcount == 0:
                 raise_why(self._connection, job, target, states.sources(target, Moment.FINISH, stage.name))
 
     def fail(self, job: ArtifactJob, write: FailureWrite) -> None:

@@ -15,6 +15,7 @@ from dlpipe.core.ports import StartedOp
 from dlpipe.core.results import Recorded, Result, Results
 from dlpipe.db.clock import now
 from dlpipe.db.indexes import prefer_indexes
+from dlpipe.db.ready import Ready
 from dlpipe.db.schema import artifact_jobs, artifact_ops
 
 _O = artifact_ops.c
@@ -27,7 +28,9 @@ def _bound(column: sa.Column[Any]) -> sa.BindParameter[Any]:
 _KEY, _JOB, _RUN, _FENCE, _TYPE, _RESULT, _CODE = (
     _bound(_O[name]) for name in "op_key job_id run fence op_type result_json result_code".split()
 )
-_OF_JOB = sa.select(_O.op_key, _O.op_type, _O.state, _O.run, _O.result_json).where(_O.job_id == _JOB).order_by(_O.fence)
+_OF_JOB = Ready(
+    sa.select(_O.op_key, _O.op_type, _O.state, _O.run, _O.result_json).where(_O.job_id == _JOB).order_by(_O.fence)
+)
 _IS_THERE = sa.select(_O.op_key).where(_O.op_key == _KEY)
 
 
@@ -52,8 +55,8 @@ def _start(insert: Any) -> sa.Executable:
     )
 
 
-_START = {"postgresql": _start(postgresql.insert), "sqlite": _start(sqlite.insert)}
-_FINISH = (
+_START = {"postgresql": Ready(_start(postgresql.insert)), "sqlite": Ready(_start(sqlite.insert))}
+_FINISH = Ready(
     sa.update(artifact_ops)
     .where(_O.op_key == _KEY, _O.fence == _FENCE)
     .values(
@@ -79,7 +82,7 @@ class SqlLedger:
         """The ops that jobs were seen to have in this transaction."""
 
     def results(self, job_id: str, run: int) -> Results:
-        rows = self._connection.execute(_OF_JOB, {_JOB.key: job_id}).all()
+        rows = _OF_JOB(self._connection, {_JOB.key: job_id}).rows
         self._read[job_id] = {row.op_key for row in rows}
         latest = {
             OpType(row.op_type): Recorded(row.run, codec.decode(OpType(row.op_type), row.result_json))
@@ -91,9 +94,8 @@ class SqlLedger:
     def start(self, op_key: str, op_type: OpType, job: ArtifactJob) -> StartedOp:
         seen = self._is_there(op_key, job.job_id)
         values = {_KEY.key: op_key, _JOB.key: job.job_id, _RUN.key: job.run, _TYPE.key: op_type.value}
-        started = self._connection.execute(
-            _START[self._connection.dialect.name], {**values, _FENCE.key: job.fence}
-        ).first()
+        start = _START[self._connection.dialect.name]
+        started = start(self._connection, {**values, _FENCE.key: job.fence}).first()
         if started is None:
             raise LeaseLost("the op was taken over by a later fence")
         if started.state != "finished":
@@ -109,7 +111,7 @@ class SqlLedger:
 
     def finish(self, op: StartedOp, result: Result, code: str) -> None:
         values = {_KEY.key: op.op_key, _FENCE.key: op.fence, _RUN.key: op.run, _CODE.key: code}
-        changed = self._connection.execute(_FINISH, {**values, _RESULT.key: codec.encode(op.op_type, result)})
+        changed = _FINISH(self._connection, {**values, _RESULT.key: codec.encode(op.op_type, result)})
         if changed.rowcount == 0:
             raise LeaseLost("the op was taken over by a later fence")
 

@@ -17,6 +17,7 @@ from dlpipe.db.clock import after, now
 from dlpipe.db.faults import with_faults
 from dlpipe.db.garbage import is_retired
 from dlpipe.db.inserts import ignoring, upserting
+from dlpipe.db.ready import Ready
 from dlpipe.db.rows import record_from
 from dlpipe.db.schema import artifact_retirements, artifacts, hash_index, job_artifacts, manifest, url_index
 
@@ -24,8 +25,10 @@ _H, _U, _A, _R = hash_index.c, url_index.c, artifacts.c, job_artifacts.c
 _CHUNK = 500
 
 # What every job does is built once: to build a statement costs more than to execute it.
-_FIRST_COPY = sa.select(_H.pointer, _H.job_id).where(
-    _H.scope == sa.bindparam("its_scope"), _H.sha256 == sa.bindparam("its_sha256")
+_FIRST_COPY = Ready(
+    sa.select(_H.pointer, _H.job_id).where(
+        _H.scope == sa.bindparam("its_scope"), _H.sha256 == sa.bindparam("its_sha256")
+    )
 )
 _UNRETIRE = sa.delete(artifact_retirements).where(
     artifact_retirements.c.artifact_uuid == sa.bindparam("its_uuid", type_=_A.artifact_uuid.type)
@@ -41,40 +44,35 @@ def _add_artifact(dialect: str) -> Any:
 
 
 @cache
-def _link(dialect: str) -> Any:
+def _link(dialect: str) -> Ready:
     """The artifact becomes the last of its job's results, unless it is one already."""
     its_job = sa.bindparam("its_job", type_=_R.job_id.type)
     last = sa.select(sa.func.max(_R.position)).where(_R.job_id == its_job, _R.role == "result").scalar_subquery()
     position = sa.func.coalesce(last + 1, 0)
-    return ignoring(dialect, job_artifacts).values(
-        job_id=its_job,
-        role="result",
-        position=position,
-        artifact_uuid=sa.bindparam("its_uuid", type_=_R.artifact_uuid.type),
-    )
+    its_uuid = sa.bindparam("its_uuid", type_=_R.artifact_uuid.type)
+    link = ignoring(dialect, job_artifacts)
+    return Ready(link.values(job_id=its_job, role="result", position=position, artifact_uuid=its_uuid))
 
 
 @cache
-def _known_url(recent: bool) -> sa.Select[Any]:
+def _known_url(recent: bool) -> Ready:
     found = sa.select(url_index).where(
         _U.scope == sa.bindparam("its_scope"),
         _U.url_sha256 == sa.bindparam("its_url_sha256"),
         _U.canonical_url == sa.bindparam("its_url"),
         ~faults.is_marked(_U.sha256, _U.pointer),
     )
-    return found.where(_U.seen_at > after(sa.bindparam("since_s", type_=sa.Float()))) if recent else found
+    return Ready(found.where(_U.seen_at > after(sa.bindparam("since_s", type_=sa.Float()))) if recent else found)
 
 
 @cache
-def _see_url(dialect: str) -> Any:
+def _see_url(dialect: str) -> Ready:
     """All values are bound by the names of their columns."""
     insert = upserting(dialect, url_index).values(
         {**{name: sa.bindparam(f"its_{name}", type_=_U[name].type) for name in _BOUND_OF_URL}, "seen_at": now()}
     )
-    return insert.on_conflict_do_update(
-        index_elements=[_U.scope, _U.url_sha256],
-        set_={name: insert.excluded[name] for name in (*_BOUND_OF_URL[2:], "seen_at")},
-    )
+    set_ = {name: insert.excluded[name] for name in (*_BOUND_OF_URL[2:], "seen_at")}
+    return Ready(insert.on_conflict_do_update(index_elements=[_U.scope, _U.url_sha256], set_=set_))
 
 
 _BOUND_OF_URL = "scope url_sha256 canonical_url sha256 pointer size content_type etag last_modified".split()
@@ -88,18 +86,17 @@ _ITS_MANIFEST = sa.bindparam("its_uuid", type_=manifest.c.artifact_uuid.type)
 
 
 @cache
-def _note_all(dialect: str, names: tuple[str, ...]) -> Any:
+def _note_all(dialect: str, names: tuple[str, ...]) -> Ready:
     its_job = sa.bindparam("its_job", type_=manifest.c.job_id.type)
     values = {"artifact_uuid": _ITS_MANIFEST, "job_id": its_job, "created_at": now(), **_measures(names)}
     insert = upserting(dialect, manifest).values(values)
-    return insert.on_conflict_do_update(
-        index_elements=[manifest.c.artifact_uuid], set_={name: insert.excluded[name] for name in names}
-    )
+    set_ = {name: insert.excluded[name] for name in names}
+    return Ready(insert.on_conflict_do_update(index_elements=[manifest.c.artifact_uuid], set_=set_))
 
 
 @cache
-def _note_more(names: tuple[str, ...]) -> sa.Update:
-    return sa.update(manifest).where(manifest.c.artifact_uuid == _ITS_MANIFEST).values(**_measures(names))
+def _note_more(names: tuple[str, ...]) -> Ready:
+    return Ready(sa.update(manifest).where(manifest.c.artifact_uuid == _ITS_MANIFEST).values(**_measures(names)))
 
 
 class SqlRegistry:
@@ -115,13 +112,13 @@ class SqlRegistry:
         }
         if trust_s is not None:
             wanted["since_s"] = -trust_s
-        row = self._connection.execute(_known_url(trust_s is not None), wanted).first()
+        row = _known_url(trust_s is not None)(self._connection, wanted).first()
         if row is None:
             return None
         return KnownBlob(row.sha256, row.pointer, row.size, row.etag, row.last_modified, row.content_type)
 
     def first_copy(self, dedupe_scope: str, sha256: str) -> FirstCopy | None:
-        row = self._connection.execute(_FIRST_COPY, {"its_scope": dedupe_scope, "its_sha256": sha256}).first()
+        row = _FIRST_COPY(self._connection, {"its_scope": dedupe_scope, "its_sha256": sha256}).first()
         return FirstCopy(row.pointer, row.job_id) if row else None
 
     def add_copy(self, dedupe_scope: str, sha256: str, pointer: str, size: int, job_id: str) -> None:
@@ -170,9 +167,8 @@ class SqlRegistry:
         ).first()
         if made is None:  # what was given up with a purge is registered anew
             self._connection.execute(_UNRETIRE, {"its_uuid": record.artifact_uuid})
-        self._connection.execute(
-            _link(self._dialect), {"its_job": record.created_by_job_id, "its_uuid": record.artifact_uuid}
-        )
+        linked = {"its_job": record.created_by_job_id, "its_uuid": record.artifact_uuid}
+        _link(self._dialect)(self._connection, linked)
 
     def newest_result(self, job_id: str) -> ArtifactRecord | None:
         row = self._connection.execute(
@@ -208,7 +204,7 @@ class SqlRegistry:
 
     def see_url(self, tenant_id: str, canonical_url: str, blob: KnownBlob) -> None:
         facts = {"scope": tenant_id, "url_sha256": _url_sha256(canonical_url), **_facts(canonical_url, blob)}
-        self._connection.execute(_see_url(self._dialect), {f"its_{name}": value for name, value in facts.items()})
+        _see_url(self._dialect)(self._connection, {f"its_{name}": value for name, value in facts.items()})
 
     def recall_url(self, tenant_id: str, canonical_url: str, blob: KnownBlob, artifact_uuid: str) -> None:
         made = sa.select(_A.created_at).where(_A.artifact_uuid == artifact_uuid).scalar_subquery()
@@ -238,10 +234,10 @@ class SqlRegistry:
 
     def note(self, artifact_uuid: str, job_id: str, facts: Mapping[str, Any]) -> None:
         values = {"its_uuid": artifact_uuid, **{f"its_{name}": value for name, value in facts.items()}}
-        if not set(facts) >= _WHOLE and self._connection.execute(_note_more(tuple(facts)), values).rowcount:
+        if not set(facts) >= _WHOLE and _note_more(tuple(facts))(self._connection, values).rowcount:
             return
         # Half a row that is not there yet the database refuses.
-        self._connection.execute(_note_all(self._dialect, tuple(facts)), {**values, "its_job": job_id})
+        _note_all(self._dialect, tuple(facts))(self._connection, {**values, "its_job": job_id})
 
 
 def _facts(canonical_url: str, blob: KnownBlob) -> dict[str, Any]:
