@@ -104,6 +104,12 @@ class IndexResult:
 class DedupeResult:
     action: DedupeAction
     saved_bytes: int
+    quiet: bool = False
+    """Only another tenant's file accounts for it, so the owner is told of a download of his own (DEDUPE-2)."""
+
+    @property
+    def told(self) -> DedupeAction:
+        return DedupeAction.DOWNLOAD if self.quiet else self.action
 
 
 Result = HeadResult | ResumeResult | StreamResult | FinalizeResult | IndexResult | DedupeResult

@@ -10,6 +10,7 @@ import sqlalchemy as sa
 
 from dlpipe.core.model import ArtifactRecord, JobView, OpView, Scope
 from dlpipe.core.purging import ArchiveFile, Expired, PurgeFilter, Tombstone
+from dlpipe.core.results import DedupeAction
 from dlpipe.core.states import Status
 from dlpipe.core.telemetry import Told
 from dlpipe.core.top import Look
@@ -172,14 +173,18 @@ def _filter(only: JobFilter | Status | None) -> JobFilter:
     return only if isinstance(only, JobFilter) else JobFilter(status=only)
 
 
-_HIDDEN = frozenset({"v", "pointer", "known_pointer", "stored_pointer"})
-"""Pointers never leave through a public interface (JOB-4)."""
+_HIDDEN = frozenset({"v", "pointer", "known_pointer", "stored_pointer", "quiet"})
+"""Pointers never leave through a public interface (JOB-4), nor whether other tenants have the same bytes (DEDUPE-2)."""
+_OF_ITS_OWN = {"action": DedupeAction.DOWNLOAD.value, "saved_bytes": 0}
 
 
 def _op_view(row: Any) -> OpView:
     result = None
     if row.result_json:
-        result = {k: v for k, v in json.loads(row.result_json).items() if k not in _HIDDEN}
+        found = json.loads(row.result_json)
+        result = {k: v for k, v in found.items() if k not in _HIDDEN}
+        if found.get("quiet"):
+            result |= _OF_ITS_OWN
     return OpView(
         op_key=row.op_key,
         run=row.run,

@@ -121,6 +121,12 @@ class SqlRegistry:
         row = _FIRST_COPY(self._connection, {"its_scope": dedupe_scope, "its_sha256": sha256}).first()
         return FirstCopy(row.pointer, row.job_id) if row else None
 
+    def has_bytes(self, tenant_id: str, sha256: str, besides: str | None = None) -> bool:
+        query = sa.select(_A.artifact_uuid).where(_A.sha256 == sha256, _A.tenant_id == tenant_id).limit(1)
+        if besides is not None:
+            query = query.where(_A.artifact_uuid != besides)
+        return self._connection.execute(query).first() is not None
+
     def add_copy(self, dedupe_scope: str, sha256: str, pointer: str, size: int, job_id: str) -> None:
         copy = {"scope": dedupe_scope, "sha256": sha256, "pointer": pointer, "size": size, "job_id": job_id}
         self._connection.execute(ignoring(self._dialect, hash_index), copy)

@@ -24,6 +24,7 @@ from dlpipe.core.results import DedupeAction
 from dlpipe.core.states import Status
 from dlpipe.pipeline import stores
 from dlpipe.pipeline.deps import Deps
+from dlpipe.pipeline.discretion import only_others
 from dlpipe.pipeline.stages.head import ARTIFACT_SCHEMA
 
 log = logging.getLogger(__name__)
@@ -166,6 +167,8 @@ def _bring(deps: Deps, scope: Scope, root: str, number: int, row: Download, shar
     if not store.owns(first.pointer) or not store.vouched(first.pointer, adopted.sha256, adopted.size):
         return _Brought(number, row, adopted, _kept_apart(adopted.action), replaces=first)
     action = store.unify(adopted.pointer, first.pointer)
+    if only_others(deps, scope.tenant_id, first, adopted.sha256):
+        action = _kept_apart(adopted.action)
     return _Brought(number, row, adopted, action)
 
 

@@ -32,6 +32,7 @@ from dlpipe.core.results import DedupeAction
 from dlpipe.core.seen import Seen, seen
 from dlpipe.core.torrents import Complete, DownloadJob, DownloadStatus, FoundAgain, Torrent, TorrentFile, applied
 from dlpipe.pipeline import stores
+from dlpipe.pipeline.discretion import only_others
 from dlpipe.pipeline.stages.head import ARTIFACT_SCHEMA
 from dlpipe.pipeline.torrents import TorrentDeps, fail, try_later
 
@@ -172,7 +173,9 @@ def _deduped(deps: TorrentDeps, job: DownloadJob, path: str, adopted: Adopted) -
     if not store.owns(first.pointer) or not store.vouched(first.pointer, adopted.sha256, adopted.size):
         return Brought(path, adopted, adopted.action, replaces=first)
     action = store.unify(adopted.pointer, first.pointer)
-    return Brought(path, adopted, adopted.action if action is DedupeAction.COPY else action)
+    if action is DedupeAction.COPY or only_others(deps.base, job.tenant_id, first, adopted.sha256):
+        action = adopted.action
+    return Brought(path, adopted, action)
 
 
 def _dedupe_scope(deps: TorrentDeps, job: DownloadJob) -> str:

@@ -269,3 +269,16 @@ def test_nothing_is_brought_into_a_store_that_is_not_mounted(attic: Attic) -> No
     assert refused.value.code == "store_not_mounted"
     assert list(attic.world.root.iterdir()) == []
     assert everything(attic.database) == before
+
+
+def test_what_is_told_of_a_backfill_does_not_go_by_what_other_tenants_have(attic: Attic) -> None:
+    """Where equal files of all tenants share their bytes (DEDUPE-2)."""
+    attic.world.deps = replace(attic.world.deps, policy=replace(attic.world.deps.policy, dedupe_scope="global"))
+    attic.put("old.pdf")
+    attic.fill(scope=Scope("alone"))
+    attic.fill(scope=Scope("later"))
+    names = [attic.world.root / name for name in attic.world.blobs()]
+    assert os.path.samefile(*names)
+    alone, later = (row.dedupe_action for row in attic.world.sql("SELECT dedupe_action FROM manifest"))
+    assert alone == later
+    assert_clean(attic.url, attic.world.root)

@@ -176,3 +176,32 @@ def test_what_leaves_holds_no_place_in_the_store(world: World) -> None:
                  for name, call in LISTS.items())])  # fmt: skip
     assert artifact.storage_pointer not in told
     assert str(world.root) not in told
+
+
+@pytest.mark.parametrize("dedupe_scope", ["tenant", "project", "global"])
+def test_nothing_tells_that_another_tenant_has_the_same_bytes(
+    world: World, command: Command, dedupe_scope: str
+) -> None:
+    """Also where equal files of all tenants share their bytes (DEDUPE-2)."""
+    world.policy(dedupe_scope=dedupe_scope)
+    theirs, only_mine = b"of both", b"of one!"
+    world.source.put("http://theirs.example/x", theirs)
+    world.fetch("http://theirs.example/x", tenant_id="their")
+
+    def told(body: bytes, name: str) -> list[Any]:
+        """All that is said of a first file with these bytes and of a second one, less what names it."""
+        said: list[Any] = []
+        for nth in (1, 2):
+            url = world.source.put(f"http://{name}.example/{nth}", body)
+            job = world.fetch(url, tenant_id="mine", project_id=f"p{nth}")
+            scope = {"tenant_id": "mine", "project_id": f"p{nth}"}
+            (row,) = [one for one in dlpipe.export(**scope) if one.job_id == job]
+            said += [row.dedupe_action, row.bytes_written, row.run, row.resume_decision]
+            said += [(op.op_type, op.state, op.result_code) for op in dlpipe.list_ops(job, **scope)]
+            (dedupe,) = [op.result for op in dlpipe.list_ops(job, **scope) if op.op_type == "DEDUPE"]
+            said.append(dedupe)
+            shown = json.loads(command("show", job, "--json", "--tenant", "mine", "--project", f"p{nth}")[1])
+            said += [shown["status"], shown["dedupe_action"], shown["bytes_written"]]
+        return said
+
+    assert told(theirs, "both") == told(only_mine, "one")

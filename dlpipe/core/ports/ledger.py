@@ -80,6 +80,9 @@ class Registry(Protocol):
 
     def first_copy(self, dedupe_scope: str, sha256: str) -> FirstCopy | None: ...
 
+    def has_bytes(self, tenant_id: str, sha256: str, besides: str | None = None) -> bool:
+        """Has the tenant registered these bytes, beside that one artifact?"""
+
     def add_copy(self, dedupe_scope: str, sha256: str, pointer: str, size: int, job_id: str) -> None:
         """Remember the first copy of these bytes; a later one changes nothing."""
 

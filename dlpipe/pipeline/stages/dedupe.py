@@ -8,6 +8,7 @@ from dlpipe.core.model import NO_JOB, ArtifactJob
 from dlpipe.core.ports import FirstCopy, Unit
 from dlpipe.core.results import DedupeAction, DedupeResult, FinalizeResult, IndexResult, Result, Results
 from dlpipe.core.states import State
+from dlpipe.pipeline.discretion import only_others
 from dlpipe.pipeline.stages import stored
 from dlpipe.pipeline.stages.stage import Stage, Work, expect, latest
 
@@ -38,7 +39,9 @@ class Dedupe(Stage):
             return DedupeResult(DedupeAction.DOWNLOAD, 0)
         action = self.deps.store.unify(indexed.pointer, first.pointer)
         saved = 0 if action is DedupeAction.COPY else placed.size
-        return DedupeResult(action, saved)
+        tenant = work.job.scope.tenant_id
+        quiet = only_others(self.deps, tenant, first, indexed.sha256, besides=indexed.artifact_uuid)
+        return DedupeResult(action, saved, quiet)
 
     def _first(self, job: ArtifactJob, sha256: str) -> FirstCopy | None:
         with self.deps.database.read() as unit:
@@ -53,5 +56,5 @@ class Dedupe(Stage):
             if first is not None and first.pointer != indexed.pointer:
                 # The earlier copy is gone or damaged: from now on ours is the one to share.
                 unit.registry.repoint(scope, indexed.sha256, first.pointer, indexed.pointer, job.job_id)
-        unit.registry.note(indexed.artifact_uuid, job.job_id, {"dedupe_action": done.action.value})
+        unit.registry.note(indexed.artifact_uuid, job.job_id, {"dedupe_action": done.told.value})
         return State.DEDUPED
