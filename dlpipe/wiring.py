@@ -38,9 +38,9 @@ from dlpipe.core.segments import SegmentPolicy
 from dlpipe.core.torrents import TorrentPolicy
 from dlpipe.db import SqlDatabase
 from dlpipe.embedded.files import FileLock
-from dlpipe.embedded.redis import PrivateRedis
+from dlpipe.embedded.redis import PrivateRedis, is_owned
 from dlpipe.embedded.service import Service
-from dlpipe.embedded.stack import Stack
+from dlpipe.embedded.stack import Stack, running
 from dlpipe.embedded.tether import die_with_parent
 from dlpipe.lease.beat import SingleFlight
 from dlpipe.lease.connect import connect
@@ -74,6 +74,7 @@ __all__ = [
     "dress_lines",
     "end_in_grace",
     "hear_the_end",
+    "idle",
     "loaded",
     "prepare",
     "private_redis",
@@ -460,7 +461,8 @@ def watch() -> RedisWatch:
 def watcher(publisher: Callable[[], Publisher], scope: Scope) -> Watcher:
     """What looks at all of it again and again, and waits for nobody long."""
     chosen = settings()
-    return Watcher(database(), RedisProgress(_impatient_redis()), watch(), publisher(), policy(chosen), scope)
+    progress = RedisProgress(_impatient_redis())
+    return Watcher(database(), progress, watch(), publisher(), policy(chosen), scope, idle=idle)
 
 
 @cache
@@ -478,6 +480,12 @@ def private_redis() -> PrivateRedis | None:
     """The server this machine runs for itself, when nothing says that there is another."""
     chosen = settings()
     return PrivateRedis(chosen.home_dir) if chosen.private_redis else None
+
+
+def idle() -> bool:
+    """Is it certain that no worker runs? All those of this data directory need its private Redis."""
+    chosen = settings()
+    return chosen.private_redis and not is_owned(chosen.home_dir) and running(chosen.home_dir) is None
 
 
 def stack(on_worker_death: Callable[[int], object], *, few_first: bool = False) -> Stack | None:

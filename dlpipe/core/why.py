@@ -5,7 +5,7 @@ It tells and decides nothing. What it says of the future is what dispatch, the s
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 
@@ -60,6 +60,8 @@ class Surroundings:
     total_bytes: int | None = None
     node: Stand | None = None
     """Of the node where its part is, if it has one."""
+    idle: bool = False
+    """Neither workers nor a scheduler run, and none can but those that `dlpipe up` or `dlpipe fetch` start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +76,7 @@ class Why:
 
 
 POSTPONED = {
+    "retry_after": "{host} has asked to be asked again later",
     "host_busy": "{host} has as many requests as it is meant to have at a time",
     "host_cooling_down": "{host} has asked to be left alone for a while",
     "host_circuit_open": "{host} has failed again and again, and is tried by one request at a time",
@@ -82,6 +85,10 @@ POSTPONED = {
     "store_not_mounted": "the store was not there",
     "store_foreign": "another store was where this one should be",
     "store_doubtful": "the store was not there",
+    "store_unreachable": "the object store did not answer",
+    "store_busy": "the object store was too busy",
+    "store_clock": "the clocks of the object store and of the worker differed too much",
+    "store_credentials": "there were no credentials for the object store",
     "part_busy": "another job is fetching the same address",
 }
 """The reasons for which a job is handed back without using up an attempt."""
@@ -119,6 +126,7 @@ def explain(standing: Standing, around: Surroundings) -> Why:
             return _going(standing, around)
 
 
+_IDLE = "Nothing runs here now, so nothing happens until dlpipe up, or a dlpipe fetch, starts workers and a scheduler."
 _REFRESH = "Nothing more happens by itself; dlpipe refresh asks the server whether it has something newer."
 
 
@@ -130,11 +138,17 @@ def _taken_back(view: JobView) -> str:
 
 
 def _going(standing: Standing, around: Surroundings) -> Why:
-    view, at = standing.view, standing.at
+    view = standing.view
     aim = _PURPOSE[view.purpose]
     if view.paused_at is not None:
         what = f"The job is paused since {_time(view.paused_at)} and keeps the bytes that it has.{aim}"
         return Why(Situation.PAUSED, what, f"Nothing happens until dlpipe resume {view.job_id}; no attempt is used up.")
+    why = _wanted(standing, around, aim)
+    return replace(why, next=_IDLE) if around.idle else why
+
+
+def _wanted(standing: Standing, around: Surroundings, aim: str) -> Why:
+    view, at = standing.view, standing.at
     if standing.lease_until is not None:
         return _held(standing, around, aim)
     if view.due_at is not None and view.due_at > at:
@@ -174,6 +188,9 @@ _NO_WORKER = "all of them are at work, or none runs (dlpipe status)"
 def _held(standing: Standing, around: Surroundings, aim: str) -> Why:
     view = standing.view
     left_s = (standing.lease_until - standing.at).total_seconds() if standing.lease_until else 0.0
+    if around.idle:
+        what = f"The worker that had the job in run {view.run}, at {view.state}, is gone.{aim}"
+        return Why(Situation.HOLDER_GONE, what, _IDLE)
     if left_s <= 0:
         silent = f"has given no sign for {_span(-left_s)}"
         what = f"The worker that had the job in run {view.run}, at {view.state}, {silent}.{aim}"
@@ -182,8 +199,10 @@ def _held(standing: Standing, around: Surroundings, aim: str) -> Why:
         return Why(Situation.HOLDER_GONE, what, f"Reconcile takes it back when Redis has forgotten him, too; {last}.")
     done = ""
     if around.done_bytes is not None:
-        of = "" if around.total_bytes is None else f" of {around.total_bytes}"
-        done = f", {around.done_bytes}{of} bytes so far"
+        done = f", {around.done_bytes:,} bytes so far"
+        if around.total_bytes:
+            share = 100 * around.done_bytes // around.total_bytes
+            done = f", {around.done_bytes:,} of {around.total_bytes:,} bytes ({share} %) so far"
     what = f"A worker has the job in run {view.run}, at {view.state}{done}.{aim}"
     return Why(Situation.RUNNING, what, "When this stage is recorded the next one follows; nothing is to be done.")
 

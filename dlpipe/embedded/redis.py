@@ -85,6 +85,15 @@ def ping(path: Path, *, timeout_s: float = 1.0) -> Answer:
     return Answer.LOADING if reply.startswith(b"-LOADING") else Answer.NONE
 
 
+def is_owned(home: Path) -> bool:
+    """Does some process run the server of this data directory? Looks, and creates nothing."""
+    return _lock_of(Path(home).resolve()).is_held_elsewhere()
+
+
+def _lock_of(home: Path) -> FileLock:
+    return FileLock(home / "run" / "redis.lock")
+
+
 class PrivateRedis:
     """The server of one data directory, seen from one process. In a forked child it owns nothing."""
 
@@ -93,7 +102,7 @@ class PrivateRedis:
         self.socket = socket_path(self._home)
         self.log_file = self._home / "run" / "redis.log"
         self._data = self._home / "redis"
-        self._lock = FileLock(self._home / "run" / "redis.lock")
+        self._lock = _lock_of(self._home)
         self._process = os.getpid()
         self._mutex = threading.RLock()
         self._child: subprocess.Popen[bytes] | None = None

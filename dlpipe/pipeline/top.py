@@ -29,6 +29,8 @@ class Watcher:
     policy: Policy
     scope: Scope
     clock: Callable[[], float] = time.monotonic
+    idle: Callable[[], bool] = lambda: False
+    """Is it certain that nobody runs whom Redis and the broker could tell of?"""
     _before: Snapshot | None = None
     _nodes: list[str] = field(default_factory=list)
     _queued: int | None = None
@@ -59,6 +61,9 @@ class Watcher:
         hosts: Mapping[str, HostState] = {}
         last_round: LastRound | None = None
         progress: Mapping[str, tuple[int, int | None]] = {}
+        if self.idle():
+            troubles.append("nothing runs here: `dlpipe up` starts workers and a scheduler")
+            return self._known(in_flight)
         try:
             last_round = self.watch.last_round()
             names = {one.host for one in look.at_work} | {one.host for one in look.waiters}
@@ -69,15 +74,19 @@ class Watcher:
         queued = self._ask_broker()
         if queued is None:
             troubles.append("the broker did not answer: the depth of its queues is not known")
+        known = self._known(in_flight)
+        return replace(known, progress=progress, hosts=hosts, last_round=last_round, queued=queued)
+
+    def _known(self, in_flight: Mapping[str, int]) -> Around:
+        """Without what Redis and the broker would tell."""
+        policy = self.policy
         return Around(
-            progress=progress,
-            hosts=hosts,
+            progress={},
+            hosts={},
             in_flight=in_flight,
-            last_round=last_round,
-            queued=queued,
-            window=self.policy.window,
-            per_host=self.policy.window_per_host,
-            lease_ttl_s=self.policy.lease_ttl_s,
+            window=policy.window,
+            per_host=policy.window_per_host,
+            lease_ttl_s=policy.lease_ttl_s,
         )
 
     def _ask_broker(self) -> int | None:

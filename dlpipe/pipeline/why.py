@@ -8,8 +8,8 @@ from dlpipe.pipeline import nodes
 from dlpipe.pipeline.deps import Deps
 
 
-def why(deps: Deps, scope: Scope, job_id: str) -> Why | None:
-    """Why the job is where it is; None for an unknown or foreign id."""
+def why(deps: Deps, scope: Scope, job_id: str, *, idle: bool = False) -> Why | None:
+    """Why the job is where it is; None for an unknown or foreign id. `idle`: it is known that nobody is at work."""
     policy = deps.policy
     with deps.database.read() as unit:
         standing = unit.owned(scope).standing(job_id)
@@ -26,5 +26,6 @@ def why(deps: Deps, scope: Scope, job_id: str) -> Why | None:
         done_bytes=done,
         total_bytes=total,
         node=nodes.standing(deps).get(job.node) if job is not None and job.node else None,
+        idle=idle,
     )
     return explain(standing, around)

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import ast
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+import dlpipe
+from dlpipe.core import stores
 from dlpipe.core.model import JobView, Scope
 from dlpipe.core.nodes import Stand
 from dlpipe.core.states import Purpose, State, Status, is_terminal, status_of
 from dlpipe.core.torrents import DownloadStatus
-from dlpipe.core.why import Situation, Standing, Surroundings, explain
+from dlpipe.core.why import POSTPONED, Situation, Standing, Surroundings, explain
 
+ENDS = (Situation.COMPLETED, Situation.SKIPPED, Situation.FAILED, Situation.CANCELED)
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 SOON, AGO = NOW + timedelta(minutes=5), NOW - timedelta(seconds=5)
 LONG_AGO = NOW - timedelta(hours=3)
@@ -41,7 +47,8 @@ CASES: list[tuple[Situation, dict[str, Any], dict[str, Any], Surroundings, list[
     (Situation.PAUSED, {"paused_at": AGO}, {}, FREE, ["paused since", "dlpipe resume J", "no attempt"]),
     (Situation.PAUSED, {"paused_at": AGO, "due_at": SOON, **ERROR}, {}, FREE, ["dlpipe resume J"]),
     (Situation.RUNNING, {"run": 2, "state": State.STREAMING, "due_at": None}, {"lease_until": SOON},
-     replace(FREE, done_bytes=7, total_bytes=9), ["run 2, at STREAMING, 7 of 9 bytes so far", "nothing is to be done"]),
+     replace(FREE, done_bytes=7000, total_bytes=9000),
+     ["run 2, at STREAMING, 7,000 of 9,000 bytes (77 %) so far", "nothing is to be done"]),
     (Situation.RUNNING, {"state": State.STREAMING, "due_at": None}, {"lease_until": SOON, "published_at": LONG_AGO},
      replace(FREE, done_bytes=7), ["7 bytes so far"]),
     (Situation.HOLDER_GONE, {"state": State.STREAMING, "due_at": None}, {"lease_until": LONG_AGO}, FREE,
@@ -52,6 +59,8 @@ CASES: list[tuple[Situation, dict[str, Any], dict[str, Any], Surroundings, list[
     (Situation.POSTPONED, {"due_at": SOON, **ERROR, "error_code": "host_circuit_open"}, {}, FREE,
      ["e.org has failed again and again", "no attempt was used up"]),
     (Situation.POSTPONED, {"due_at": SOON, **ERROR, "error_code": "quota_exceeded"}, {}, FREE, ["too little room"]),
+    (Situation.POSTPONED, {"due_at": SOON, **ERROR, "error_code": "retry_after"}, {}, FREE,
+     ["e.org has asked to be asked again later", "no attempt was used up"]),
     (Situation.WAITS_FOR_RETRY, {"due_at": SOON, "attempts": 2, "state": State.FAILED, **ERROR}, {}, FREE,
      ["Attempt 2 of 5 failed: the server answered 503", "03:09:05", "3 are left"]),
     (Situation.WAITS_FOR_RETRY, {"due_at": SOON, "attempts": 4, "state": State.FAILED, **ERROR}, {}, FREE,
@@ -94,6 +103,44 @@ def test_each_situation_is_told_with_its_reason_and_what_follows(
     assert "None" not in why.text
 
 
+@pytest.mark.parametrize(("situation", "view", "row", "around", "words"), CASES)
+def test_where_nobody_works_nothing_is_promised(
+    situation: Situation, view: dict[str, Any], row: dict[str, Any], around: Surroundings, words: list[str]
+) -> None:
+    busy, idle = explain(standing(view, row), around), explain(standing(view, row), replace(around, idle=True))
+    if situation.startswith("torrent") or situation in (*ENDS, Situation.PAUSED):
+        assert idle == busy
+    else:
+        assert "Nothing runs here now" in idle.next
+        assert "dlpipe up" in idle.next
+        assert idle.situation is (Situation.HOLDER_GONE if situation is Situation.RUNNING else situation)
+
+
+def test_every_wait_that_costs_no_attempt_has_its_reason() -> None:
+    raised = set(_postponed_codes())
+    assert {"retry_after", "host_busy", "part_busy", "no_space", "store_busy"} <= raised
+    assert raised == set(POSTPONED)
+
+
+def _postponed_codes() -> Iterator[str]:
+    """The codes of all failures of this kind that the source makes."""
+    package = Path(dlpipe.__file__).parent
+    yield from (one.code for one in vars(stores).values() if isinstance(one, stores.Refused))
+    for file in package.rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            match node:
+                case ast.Call(func=ast.Name(id="Postponed"), keywords=keywords):
+                    given = [one.value for one in keywords if one.arg == "code"]
+                case ast.Call(func=ast.Name(id="_postponed"), args=[code, *_]):
+                    given = [code]
+                case ast.If(test=ast.Compare(left=ast.Name(id="code"), comparators=[code]), body=body):
+                    # What is looked up by what the system says, and handed back for one of the codes.
+                    given = [code] if "Postponed(" in ast.unparse(body[-1]) else []
+                case _:
+                    given = []
+            yield from (one.value for one in given if isinstance(one, ast.Constant) and isinstance(one.value, str))
+
+
 def test_a_later_run_is_not_said_to_be_the_one_that_was_canceled() -> None:
     view = {"status": "completed", "artifacts": ("u1",), "run": 3, "withdrawn_run": 2, "state": State.DEDUPED}
     assert "canceled" not in explain(standing(view, {}), FREE).text
@@ -109,5 +156,4 @@ def test_no_state_is_without_an_answer(state: State, due: datetime | None) -> No
     status = status_of(state, retry_due=due is not None)
     for row in ({}, {"published_at": AGO}, {"published_at": LONG_AGO}, {"lease_until": SOON}, {"lease_until": AGO}):
         why = explain(standing({"state": state, "status": status, "due_at": due, "run": 1}, row), FREE)
-        ends = {Situation.COMPLETED, Situation.SKIPPED, Situation.FAILED, Situation.CANCELED}
-        assert (why.situation in ends) == is_terminal(state, retry_due=due is not None)
+        assert (why.situation in ENDS) == is_terminal(state, retry_due=due is not None)

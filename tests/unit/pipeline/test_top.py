@@ -87,6 +87,14 @@ def test_without_redis_the_ledger_is_shown_and_what_is_missing_is_said(table: Ta
     assert table.look().troubles == ()
 
 
+def test_where_nobody_works_neither_redis_nor_the_broker_is_asked_and_that_is_said(table: Table) -> None:
+    table.watcher.idle = lambda: True
+    table.watch.away = True
+    seen = table.look()
+    assert seen.troubles == ("nothing runs here: `dlpipe up` starts workers and a scheduler",)
+    assert (len(seen.running), seen.queued, seen.window, table.broker.asked) == (1, None, 2_000, 0)
+
+
 def test_without_the_database_what_was_seen_last_is_shown_as_such(
     table: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
