@@ -21,6 +21,7 @@ from dlpipe.cli.completion import job_ids
 from dlpipe.cli.jobs import scoped, unknown
 from dlpipe.cli.spans import Span
 from dlpipe.core.errors import InvalidInput
+from dlpipe.core.model import Scope
 from dlpipe.core.telemetry import COLUMNS, Told
 
 _BLOCK = 1 << 20
@@ -49,7 +50,7 @@ def artifacts(job_id: str | None, limit: int, after: str | None, tenant_id: str,
     import dlpipe
 
     if job_id is not None and dlpipe.get_job(job_id, tenant_id=tenant_id, project_id=project_id) is None:
-        return unknown(job_id)
+        return unknown(job_id, Scope(tenant_id, project_id))
     found = list(
         dlpipe.list_artifacts(job_id=job_id, limit=limit, after=after, tenant_id=tenant_id, project_id=project_id)
     )
@@ -101,7 +102,6 @@ def open_(
 ) -> int:
     """Print where a registered file lies on this machine or in its bucket, or, with -, its bytes."""
     import dlpipe
-    from dlpipe.core.model import Scope
     from dlpipe.tasks import deps
 
     if to is not None and as_json:

@@ -35,6 +35,7 @@ _MEANT = {
     "resume": (JobFilter(paused=True),),
     "retry": (JobFilter(status=Status.FAILED),),
     "refresh": _DONE,
+    "replay": _DONE,
 }
 """Of which jobs a command is likely to mean one; any other command means all."""
 Complete = Callable[[click.Context, click.Parameter, str], list[str]]

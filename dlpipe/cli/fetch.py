@@ -179,12 +179,21 @@ class _Fetch:
                     time.sleep(max(POLL_S, 2 * (time.monotonic() - looked)))
         except KeyboardInterrupt:
             output.note("stopping; the bytes that are there are kept (Ctrl-C again to end at once)")
+            if stack is not None:
+                stack.stop(STOP_GRACE_S)
+            self._say_what_stands()
             raise
         finally:
             if stack is not None:
                 stack.stop(STOP_GRACE_S)
         if self.waiting:
             self._give_up()
+
+    def _say_what_stands(self) -> None:
+        waiting = sum(map(len, self.waiting.values()))
+        output.note(
+            f"{len(self.ended)} of {len(self.ended) + waiting} are done; the same command goes on with the rest"
+        )
 
     def _give_up(self) -> None:
         """Tell how the jobs stand that are not done in time. What ended while the stack stopped counts."""

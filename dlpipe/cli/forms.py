@@ -86,9 +86,14 @@ class Form:
         if line.bad is not None:
             return Read(line.number, line.raw, bad=line.bad)
         try:
-            given = json.loads(line.text)
+            given = json.loads(line.text.rstrip())
         except RecursionError:
             return Read(line.number, line.raw, bad=_malformed("it is nested too deeply"))
+        except json.JSONDecodeError as error:
+            # Its own words would give the line a second number.
+            return Read(
+                line.number, line.raw, bad=_malformed(f"it is not JSON: {error.msg} at character {error.pos + 1}")
+            )
         except ValueError as error:
             return Read(line.number, line.raw, bad=_malformed(f"it is not JSON: {error}"))
         if not isinstance(given, dict):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict
+from datetime import datetime
 from typing import Any
 
 import click
@@ -12,6 +13,7 @@ from dlpipe.cli import EXIT_FAILED, EXIT_OK, output
 from dlpipe.cli.completion import codes, hosts, job_ids
 from dlpipe.core.downloads import JOB_TYPE_TORRENT
 from dlpipe.core.flow import OpType
+from dlpipe.core.model import Scope
 from dlpipe.core.states import Status
 
 
@@ -127,20 +129,13 @@ Exit status: 0 told, 1 no such job here, or the ledger did not answer, 2 wrong u
 @scoped
 def show(job_id: str, tenant_id: str, project_id: str, as_json: bool) -> int:
     """Show all that is known of a job."""
+    import dlpipe
     from dlpipe.cli import records
-    from dlpipe.core.model import Scope
     from dlpipe.tasks import deps
 
-    with deps().database.read() as unit:
-        owned = unit.owned(Scope(tenant_id, project_id))
-        view = owned.get(job_id)
-        left = owned.tombstone(job_id) if view is None else None
-    if left is not None:
-        output.note(f"error: job {job_id} ended as {left.status}, and was purged [job_purged]")
-        output.note(f"  Its record is in the archive {output.safe(left.archive)} of {output.when(left.purged_at)}.")
-        return EXIT_FAILED
+    view = dlpipe.get_job(job_id, tenant_id=tenant_id, project_id=project_id)
     if view is None:
-        return unknown(job_id)
+        return unknown(job_id, Scope(tenant_id, project_id))
     told = {**_view_dict(view), **records.of_job(deps(), view, view.url)}
     if view.status not in records.ENDED:
         told |= {"error_code": view.error_code, "error_message_safe": view.error_message_safe}
@@ -151,7 +146,7 @@ def show(job_id: str, tenant_id: str, project_id: str, as_json: bool) -> int:
         return EXIT_OK
     for name, value in told.items():
         if value not in (None, ()):
-            click.echo(f"{name:20} {output.safe(value)}")
+            click.echo(f"{name:20} {_plain(value)}")
     for one in results:
         fault = f", {one['fault']} since {output.when(one['fault_found_at'])}" if one["fault"] else ""
         click.echo(
@@ -159,6 +154,12 @@ def show(job_id: str, tenant_id: str, project_id: str, as_json: bool) -> int:
             f"of {output.when(one['created_at'])}{fault}: {output.safe(one['path'])}"
         )
     return EXIT_OK
+
+
+def _plain(value: object) -> str:
+    if isinstance(value, datetime):
+        return output.when(value)
+    return output.safe(", ".join(map(str, value)) if isinstance(value, tuple) else value)
 
 
 @click.command(
@@ -179,7 +180,7 @@ def why(job_id: str, tenant_id: str, project_id: str, as_json: bool) -> int:
 
     told = dlpipe.explain_job(job_id, tenant_id=tenant_id, project_id=project_id)
     if told is None:
-        return unknown(job_id)
+        return unknown(job_id, Scope(tenant_id, project_id))
     if as_json:
         output.as_json({"job_id": job_id, "situation": told.situation, "what": told.what, "next": told.next})
     else:
@@ -206,7 +207,7 @@ def ops(job_id: str, tenant_id: str, project_id: str, as_json: bool) -> int:
     known = dlpipe.get_job(job_id, tenant_id=tenant_id, project_id=project_id)
     found = dlpipe.list_ops(job_id, tenant_id=tenant_id, project_id=project_id)
     if known is None:
-        return unknown(job_id)
+        return unknown(job_id, Scope(tenant_id, project_id))
     if as_json:
         for op in found:
             output.as_json(asdict(op))
@@ -231,7 +232,15 @@ def _brief(op: str, result: Any) -> str:
     return " ".join(f"{name}={value}" for name, value in told.items() if value not in (None, False, ""))
 
 
-def unknown(job_id: str) -> int:
-    output.note(f"error: no such job here: {output.safe(job_id)} [job_unknown]")
-    output.note("  Check the id, and --tenant and --project; `dlpipe jobs` lists them.")
+def unknown(job_id: str, scope: Scope, what: str = "job", listed_by: str = "dlpipe jobs") -> int:
+    """Tell that there is no such job here, or what is left of one that was purged."""
+    import dlpipe
+
+    left = dlpipe.get_purged_job(job_id, tenant_id=scope.tenant_id, project_id=scope.project_id)
+    if left is not None:
+        output.note(f"error: job {job_id} ended as {left.status}, and was purged [job_purged]")
+        output.note(f"  Its record is in the archive {output.safe(left.archive)} of {output.when(left.purged_at)}.")
+        return EXIT_FAILED
+    output.note(f"error: no such {what} here: {output.safe(job_id)} [job_unknown]")
+    output.note(f"  Check the id, and --tenant and --project; `{listed_by}` lists them.")
     return EXIT_FAILED

@@ -96,3 +96,11 @@ def when(moment: datetime | None) -> str:
 def note(text: str) -> None:
     """A line for people: always on standard error."""
     click.echo(text, err=True)
+
+
+def say_who_works() -> None:
+    """After something was made due: that nobody is there to do it, if nobody is."""
+    from dlpipe import wiring
+
+    if wiring.idle():
+        note("no worker runs on this data directory; start one with: dlpipe up")

@@ -74,18 +74,10 @@ def plan(
             "refused": summary.refused_count,
         }  # fmt: skip
         click.echo(", ".join(f"{count} {what}" for what, count in counts.items() if count) or "nothing to plan")
-        _say_who_works()
+    if summary.created or summary.refreshed or summary.known:
+        output.say_who_works()
     return EXIT_FAILED if summary.refused_count else EXIT_OK
 
 
 def _place(entry: Entry) -> dict[str, Any]:
     return {} if entry.file is None else {"file": entry.file, "line": entry.line}
-
-
-def _say_who_works() -> None:
-    from dlpipe import wiring
-    from dlpipe.embedded import stack
-
-    chosen = wiring.settings()
-    if chosen.private_redis and stack.running(chosen.home_dir) is None:
-        output.note("no worker runs on this data directory; start one with: dlpipe up")

@@ -42,7 +42,7 @@ Exit status: 0 done, 1 the archive or the ledger failed, 2 wrong use, 130 interr
               help="Where to write archives; otherwise `archive` in the data directory.")  # fmt: skip
 @click.option("--jsonl", "format_", flag_value="jsonl", default=True, help="JSON lines, packed by gzip (the default).")
 @click.option("--csv", "format_", flag_value="csv", help="CSV, packed by gzip.")
-@click.option("--parquet", "format_", flag_value="parquet", help="Parquet (needs: pip install pyarrow).")
+@click.option("--parquet", "format_", flag_value="parquet", help="Parquet (needs: pip install 'dlpipe[parquet]').")
 @click.option("--artifacts", "retire", is_flag=True, help="Give up their files as well; `dlpipe gc` collects them.")
 @click.option("--superseded", is_flag=True,
               help="Purge no job: give up the results that refreshes have replaced by newer ones.")  # fmt: skip

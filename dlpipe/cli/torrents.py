@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dlpipe.cli import EXIT_FAILED, EXIT_OK, output
+from dlpipe.cli.jobs import unknown
 from dlpipe.core.downloads import DownloadView, Removal
 from dlpipe.core.errors import DlpipeError, InvalidInput
 from dlpipe.core.metainfo import MAX_FILE_BYTES
 from dlpipe.core.torrents import DownloadStatus
 
 if TYPE_CHECKING:
+    from dlpipe.core.model import Scope
     from dlpipe.pipeline.torrents import TorrentDeps
 
 
@@ -72,6 +74,7 @@ def add(source: str, as_json: bool, **fields: Any) -> int:
         output.as_json(asdict(answer))
     else:
         click.echo(f"{answer.job_id} {answer.state}" + (" (it is active already)" if answer.outcome == "known" else ""))
+        output.say_who_works()
     return EXIT_OK
 
 
@@ -155,7 +158,7 @@ def show(job_id: str, tenant_id: str, project_id: str, as_json: bool) -> int:
     with wiring.database().read() as unit:
         view = unit.torrents.get(Scope(tenant_id, project_id), job_id)
     if view is None:
-        return _unknown(job_id)
+        return _unknown(job_id, Scope(tenant_id, project_id))
     told = _told(view)
     if as_json:
         output.as_json(told)
@@ -200,14 +203,15 @@ def cancel(job_ids: tuple[str, ...], removal: str | None, tenant_id: str, projec
     for job_id in job_ids:
         state = downloads.cancel(torrent_deps(), scope, job_id, Removal(removal) if removal else None)
         if state is None:
-            code = _unknown(job_id)
+            code = _unknown(job_id, scope)
             continue
-        if state is not DownloadStatus.CANCELED:
+        canceled = state is DownloadStatus.CANCELED
+        if not canceled:
             code = EXIT_FAILED
         if as_json:
             output.as_json({"job_id": job_id, "state": state.value})
         else:
-            click.echo(f"{job_id} {state.value}" + ("" if code == EXIT_OK else " (nothing to cancel)"))
+            click.echo(f"{job_id} {state.value}" + ("" if canceled else " (nothing to cancel)"))
     return code
 
 
@@ -311,7 +315,5 @@ def _sharing(deps: TorrentDeps) -> str:
     )
 
 
-def _unknown(job_id: str) -> int:
-    output.note(f"error: no such download here: {output.safe(job_id)} [job_unknown]")
-    output.note("  Check the id, and --tenant and --project; `dlpipe torrents list` lists them.")
-    return EXIT_FAILED
+def _unknown(job_id: str, scope: Scope) -> int:
+    return unknown(job_id, scope, what="download", listed_by="dlpipe torrents list")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import click
@@ -13,7 +13,7 @@ from dlpipe.cli.jobs import scoped, unknown
 from dlpipe.core.flow import REPLAYABLE
 from dlpipe.core.model import JobView, Scope
 from dlpipe.core.states import Purpose, Status
-from dlpipe.core.wishes import JobFilter, Wish
+from dlpipe.core.wishes import Wish
 
 _DONE = {
     Wish.CANCEL: "canceled",
@@ -161,8 +161,7 @@ def _carry_out(
     wish: Wish, *, job_ids: tuple[str, ...], host: str | None, code: str | None, work_id: str | None,
     everything: bool, dry_run: bool, tenant_id: str, project_id: str, as_json: bool, from_stage: str | None = None,
 ) -> int:  # fmt: skip
-    only = JobFilter(code=code, host=host.lower() if host is not None else None, work_id=work_id)
-    by_filter = everything or only != JobFilter()
+    by_filter = everything or any(one is not None for one in (host, code, work_id))
     if bool(job_ids) == by_filter:
         raise click.UsageError(
             "Give the ids of jobs, or else --host, --code, --work or --all. See --help for examples."
@@ -170,44 +169,62 @@ def _carry_out(
     if job_ids and dry_run:
         raise click.UsageError("--dry-run tells which jobs a filter means; ids mean themselves.")
     scope = Scope(tenant_id, project_id)
-    if by_filter:
-        return _all(wish, scope, only, from_stage, dry_run, as_json)
-    return _each(wish, scope, job_ids, from_stage, as_json)
+    if not by_filter:
+        return _each(wish, scope, job_ids, from_stage, as_json)
+    only = {"host": host, "code": code, "work_id": work_id, "everything": everything, "dry_run": dry_run}
+    return _all(wish, only, scope, from_stage, as_json)
 
 
-def _all(wish: Wish, scope: Scope, only: JobFilter, from_stage: str | None, dry_run: bool, as_json: bool) -> int:
-    from dlpipe.pipeline import wishes
-    from dlpipe.tasks import deps
+def _all(wish: Wish, only: Mapping[str, Any], scope: Scope, from_stage: str | None, as_json: bool) -> int:
+    import dlpipe
 
-    count = 0
-    for batch in wishes.of_all(deps(), scope, wish, only, from_stage=from_stage, dry_run=dry_run):
-        count += len(batch)
-        for view in batch if as_json or dry_run else []:
-            told = {"job_id": view.job_id, "host": view.host, "error_code": view.error_code, "done": not dry_run}
-            if as_json:
-                output.as_json(told)
-            else:
-                click.echo(f"{view.job_id} {output.safe(view.host)} {view.error_code or '-'}")
+    dry_run = only["dry_run"]
+
+    def tell(job: JobView) -> None:
+        if as_json:
+            output.as_json({"job_id": job.job_id, "host": job.host, "error_code": job.error_code, "done": not dry_run})
+        elif dry_run:
+            click.echo(f"{job.job_id} {output.safe(job.host)} {job.error_code or '-'}")
+
+    ask: dict[Wish, Callable[..., int]] = {
+        Wish.CANCEL: dlpipe.cancel_jobs,
+        Wish.PAUSE: dlpipe.pause_jobs,
+        Wish.RESUME: dlpipe.resume_jobs,
+        Wish.RETRY: dlpipe.retry_jobs,
+        Wish.REFRESH: dlpipe.refresh_jobs,
+        Wish.REPLAY: dlpipe.replay_jobs,
+    }
+    begin = {} if from_stage is None else {"from_stage": from_stage}
+    count = ask[wish](**only, **begin, told=tell, tenant_id=scope.tenant_id, project_id=scope.project_id)
     if not as_json:
         jobs = "1 job" if count == 1 else f"{count} jobs"
         click.echo(f"{jobs} would be {_DONE[wish]}; nothing was changed" if dry_run else f"{jobs} {_DONE[wish]}")
+    if count and not dry_run:
+        _say_who_works(wish)
     return EXIT_OK
+
+
+def _say_who_works(wish: Wish) -> None:
+    """What is wanted of a job that waits has to be done by somebody."""
+    if wish not in (Wish.CANCEL, Wish.PAUSE):
+        output.say_who_works()
 
 
 def _each(wish: Wish, scope: Scope, job_ids: tuple[str, ...], from_stage: str | None, as_json: bool) -> int:
     import dlpipe
     from dlpipe.cli import records
 
-    exit_code = EXIT_OK
+    exit_code, some = EXIT_OK, False
     for job_id in job_ids:
         before = dlpipe.get_job(job_id, tenant_id=scope.tenant_id, project_id=scope.project_id)
         view = _one(wish, scope, job_id, from_stage)
         if view is None or before is None:
-            exit_code = unknown(job_id)
+            exit_code = unknown(job_id, scope)
             continue
         # Of a job at its end, a cancel takes back the further run that it waited for.
         taken_back = wish is Wish.CANCEL and before.purpose is not None and view.status in records.DONE
         granted = _granted(wish, before, view) or taken_back
+        some = some or granted
         if not granted:
             exit_code = EXIT_FAILED
         if as_json:
@@ -216,6 +233,8 @@ def _each(wish: Wish, scope: Scope, job_ids: tuple[str, ...], from_stage: str | 
             stands = f"{view.status.value}, paused" if view.paused_at else view.status.value
             aside = " (its further run is taken back)" if taken_back else f" (nothing to {wish})"
             click.echo(f"{job_id} {stands}" + ("" if granted and not taken_back else aside))
+    if some:
+        _say_who_works(wish)
     return exit_code
 
 

@@ -75,18 +75,22 @@ def refresh(deps: Deps, scope: Scope, job_id: str) -> JobView | None:
 
 def replay(deps: Deps, scope: Scope, job_id: str, from_stage: str) -> JobView | None:
     """Do a job's stages again from its stored file, without the network (JOB-7); how the job stands afterwards."""
-    if from_stage not in REPLAYABLE:
-        raise InvalidInput(
-            "a replay cannot begin there",
-            code="replay_from_invalid",
-            hint=f"Use one of {', '.join(REPLAYABLE)}; what comes before them asks the server: see dlpipe refresh.",
-        )
+    _can_begin(from_stage)
     with deps.database.write() as unit:
         unit.owned(scope).replay(job_id, from_stage)
         view = unit.owned(scope).get(job_id)
     if view is not None:
         nudge(deps)
     return view
+
+
+def _can_begin(from_stage: str) -> None:
+    if from_stage not in REPLAYABLE:
+        raise InvalidInput(
+            "a replay cannot begin there",
+            code="replay_from_invalid",
+            hint=f"Use one of {', '.join(REPLAYABLE)}; what comes before them asks the server: see dlpipe refresh.",
+        )
 
 
 def _of_artifact(view: JobView | None) -> JobView | None:
@@ -117,6 +121,8 @@ def of_all(
 
     Each batch is a transaction of its own. A job is met once, so one that fails again meanwhile is not tried for ever.
     """
+    if from_stage is not None:
+        _can_begin(from_stage)
     meant = _MEANT[wish]
     only = replace(only, status=meant.status, ended=meant.ended, paused=meant.paused, job_type=JOB_TYPE_ARTIFACT)
     after: str | None = None

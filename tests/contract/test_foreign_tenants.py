@@ -25,7 +25,10 @@ from tests.world import World
 UNKNOWN = "00000000-0000-5000-8000-000000000000"
 URL = "http://files.example/a.bin"
 
-JOB_CALLS = "get_job explain_job cancel_job pause_job resume_job retry_job refresh_job replay_job".split()
+JOB_CALLS = (
+    "get_job get_purged_job explain_job cancel_job pause_job resume_job retry_job refresh_job replay_job"
+).split()
+MANY_CALLS = [name for name in client.__all__ if name.endswith("_jobs") and name not in ("list_jobs", "count_jobs")]
 ARTIFACT_CALLS = "get_artifact link_artifact open_artifact".split()
 LISTS: dict[str, Callable[..., Any]] = {
     "list_jobs": lambda **scope: list(dlpipe.list_jobs(**scope)),
@@ -70,7 +73,8 @@ def answer(call: Callable[..., Any], *args: Any, **scope: str) -> Any:
 def test_no_public_call_is_missing_here() -> None:
     scoped = {name for name in client.__all__ if "tenant_id" in inspect.signature(getattr(client, name)).parameters}
     calls = {name for name in scoped if inspect.isfunction(getattr(client, name))}
-    assert calls == {*JOB_CALLS, *ARTIFACT_CALLS, *(name.split()[0] for name in LISTS)}
+    assert len(MANY_CALLS) == 6
+    assert calls == {*JOB_CALLS, *MANY_CALLS, *ARTIFACT_CALLS, *(name.split()[0] for name in LISTS)}
     with click.Context(cli.dlpipe) as context:
         commands = {name: cli.dlpipe.get_command(context, name) for name in cli.dlpipe.list_commands(context)}
     with_scope = {
@@ -103,6 +107,9 @@ def test_a_foreign_job_is_an_unknown_one_to_every_call(world: World, scope: dict
     for name, call in LISTS.items():
         args = [job] if " " in name else []
         assert answer(call, *args, **scope) == [], name
+    for name in MANY_CALLS:
+        assert getattr(dlpipe, name)(everything=True, **scope) == 0, name
+        assert getattr(dlpipe, name)(host="files.example", dry_run=True, **scope) == 0, name
     assert world.everything() == before
 
 
@@ -160,8 +167,11 @@ def test_the_owner_is_answered_by_all_of_them(world: World) -> None:
     """So that the refusals above are about the scope."""
     job = world.plan(URL)
     (artifact,) = world.artifacts(job)
+    for name in MANY_CALLS:
+        meant = getattr(dlpipe, name)(host="files.example", dry_run=True)
+        assert meant == (name in ("refresh_jobs", "replay_jobs")), name  # it is done
     for name in JOB_CALLS:
-        assert getattr(dlpipe, name)(job) is not None, name
+        assert (getattr(dlpipe, name)(job) is None) == (name == "get_purged_job"), name
     assert dlpipe.get_artifact(artifact.artifact_uuid) is not None
     with dlpipe.open_artifact(artifact.artifact_uuid) as stream:
         assert stream.read() == b"bytes"

@@ -143,7 +143,10 @@ def test_ctrl_c_ends_cleanly_and_the_bytes_are_kept(command: Command, web: WebSe
     child.send_signal(signal.SIGINT)
     _, err = child.communicate(timeout=60)
     assert child.returncode == 130, err
+    assert "0 of 1 had come to their end; the same command goes on with the others" in err
     wait_until(command.all_gone, "nothing is left running")
+    (job,) = command.run("jobs", "--ids").out.split()
+    assert "Nothing runs here now" in command.run("why", job).out
     web.release("/large.bin")
     ran = command.run("fetch", url, "--json")
     assert (ran.code, ran.record["status"]) == (0, "completed"), ran.err
@@ -206,10 +209,12 @@ def test_what_was_planned_before_is_done_by_up_and_down_ends_it(command: Command
     assert "dlpipe up" in command.run("plan", url, "--work", "W", "--artifact", "A").err
     up = command.start("up")
     job = planned.record["job_id"]
+    late = command.run("plan", url, "--work", "later", "--not-before", "2999-01-01", "--json").record["job_id"]
     wait_until(lambda: command.run("show", job, "--json").record["status"] == "completed", "the job is done", 60)
     told = command.run("status", "--json").record
     assert told["running"] is True
     assert told["jobs"]["completed"] == 1
+    assert "It is sent then by itself." in command.run("why", late).out
     ops = command.run("ops", job, "--json").records
     assert [(op["op_type"], op["state"]) for op in ops] == [
         (op_type, "finished") for op_type in ("HEAD", "RESUME", "STREAM", "FINALIZE", "INDEX", "DEDUPE")
@@ -219,6 +224,7 @@ def test_what_was_planned_before_is_done_by_up_and_down_ends_it(command: Command
     _, err = up.communicate(timeout=30)
     assert up.returncode == 0, err
     assert command.run("status", "--json").record["running"] is False
+    assert "Nothing runs here now" in command.run("why", late).out
     assert "nothing runs" in command.run("down").err
 
 

@@ -40,7 +40,8 @@ def test_the_examples_do_what_they_say(world: World, capsys: pytest.CaptureFixtu
     assert any(line.startswith("The job is paused since ") for line in said)
     assert names["artifact"].job_id == done
     assert names["head"] == b"%PDF"
-    assert len(EXAMPLES) == 6
+    assert "paused https://example.org/2.pdf" in said
+    assert len(EXAMPLES) == 8
 
 
 def test_every_public_name_is_on_the_page() -> None:

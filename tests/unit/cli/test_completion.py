@@ -93,6 +93,7 @@ def test_jobs_codes_and_hosts_are_offered_from_the_ledger(shell: Shell) -> None:
         (f"dlpipe why {ids[1][:8]}", ids[1:]),
         ("dlpipe retry ", ids[:1]),
         ("dlpipe cancel ", ids[1:]),
+        ("dlpipe replay ", []),
         ("dlpipe jobs --code ", ["http_404"]),
         ("dlpipe retry --host two", ["two.example"]),
     ):

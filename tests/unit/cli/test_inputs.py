@@ -200,6 +200,13 @@ def test_a_line_that_is_no_json_object_costs_itself_alone(line: str, tmp_path: P
     assert (urls_of(found), bad_of(found)) == ([A, B], [(2, "line_malformed")])
 
 
+def test_what_is_wrong_with_json_is_told_by_its_place_in_the_line(tmp_path: Path) -> None:
+    """Python's own words count lines, too, and from another beginning."""
+    *_, found = read(f'{{"url": "{A}"}}\n{{"url":\n', tmp_path, "a.jsonl")
+    assert found.bad is not None
+    assert found.bad.message == "the line cannot be read: it is not JSON: Expecting value at character 8"
+
+
 def test_what_ends_with_a_line_of_a_gigabyte_is_read_in_little_memory(tmp_path: Path) -> None:
     packed = io.BytesIO()
     with gzip.GzipFile(fileobj=packed, mode="wb", compresslevel=1) as file:

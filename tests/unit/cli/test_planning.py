@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from dlpipe import wiring
 from tests.unit.cli.conftest import Desk
 
 TABLE = 'link;doi\nhttps://e.org/1;W1\nftp://e.org/2;W2\nhttps://e.org/3;"W3\nhttps://e.org/4;W4\n'
@@ -134,3 +135,12 @@ def test_wrong_use_is_told_before_anything_changes(desk: Desk, tmp_path: Path) -
     ):
         assert desk.command("plan", *words).code == 2, words
     assert planned(desk) == []
+
+
+def test_that_nobody_works_is_said_where_there_is_something_to_do(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = "no worker runs on this data directory; start one with: dlpipe up"
+    monkeypatch.setattr(wiring, "idle", lambda: True)
+    assert words in desk.command("plan", "https://e.org/1").err
+    assert words not in desk.command("plan", "ftp://e.org/1").err
+    monkeypatch.setattr(wiring, "idle", lambda: False)
+    assert words not in desk.command("plan", "https://e.org/1").err

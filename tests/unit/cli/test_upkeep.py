@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import dlpipe
 from dlpipe import wiring
 from dlpipe.store.archive import FileArchive
 from dlpipe.store.trash import LocalTrash
@@ -47,6 +48,28 @@ def test_a_purge_says_what_it_did_and_where_the_archive_is(desk: Desk, job: str,
     assert (shown.code, "[job_purged]" in shown.err, file.name in shown.err) == (1, True, True)
     foreign, unknown = desk.command("show", job, "--tenant", "other"), desk.command("show", job[:-1] + "f")
     assert foreign.err.replace(job, "") == unknown.err.replace(job[:-1] + "f", "")
+
+
+@pytest.mark.parametrize("name", "show why ops artifacts cancel pause resume retry refresh replay".split())
+def test_every_command_says_of_a_purged_job_where_its_record_is(desk: Desk, job: str, name: str) -> None:
+    archive = desk.command("purge", "--older-than", "0s", "--json").record["archive"]["name"]
+    ran = desk.command(name, job)
+    assert (ran.code, "[job_purged]" in ran.err, archive in ran.err) == (1, True, True)
+    foreign, unknown = desk.command(name, job, "--project", "other"), desk.command(name, job[:-1] + "f")
+    assert foreign.err.replace(job, "") == unknown.err.replace(job[:-1] + "f", "")
+    assert "[job_unknown]" in unknown.err
+
+
+def test_what_is_left_of_a_purged_job_is_told_until_it_is_planned_again(desk: Desk, job: str) -> None:
+    assert dlpipe.get_purged_job(job) is None
+    archive = desk.command("purge", "--older-than", "0s", "--json").record["archive"]
+    left = dlpipe.get_purged_job(job)
+    assert left is not None
+    assert (left.status, left.archive, left.archive_sha256) == ("completed", archive["name"], archive["sha256"])
+    assert dlpipe.get_job(job) is None
+    assert dlpipe.get_purged_job(job, tenant_id="other") is None
+    assert desk.plan(URL) == job
+    assert dlpipe.get_purged_job(job) is None
 
 
 def test_a_purge_of_another_tenant_takes_nothing(desk: Desk, job: str) -> None:

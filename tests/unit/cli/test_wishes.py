@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 
 import dlpipe
+from dlpipe import wiring
 from dlpipe.core.errors import InvalidInput
 from dlpipe.core.states import State
+from dlpipe.core.torrents import DownloadStatus
 from tests.unit.cli.conftest import Desk
 
 URL = "http://files.example/a.bin"
@@ -139,3 +141,61 @@ def test_a_replay_by_id_says_how_the_job_stands_and_a_wrong_stage_is_refused(des
     assert (back.code, back.out) == (0, f"{job} completed (its further run is taken back)\n")
     ops = desk.command("ops", job, "--json").out
     assert ("from_index" in ops, "local:" in ops) == (True, False)
+
+
+def test_what_is_made_due_while_nobody_works_says_how_to_start_workers(
+    desk: Desk, failed: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = "no worker runs on this data directory; start one with: dlpipe up"
+    monkeypatch.setattr(wiring, "idle", lambda: True)
+    assert words in desk.command("retry", failed[0]).err
+    assert words not in desk.command("retry", "--host", "nowhere.example").err
+    assert words not in desk.command("retry", "--code", "http_404", "--dry-run").err
+    assert words in desk.command("retry", "--code", "http_404").err
+    assert words not in desk.command("pause", failed[0]).err
+    assert words in desk.command("resume", failed[0]).err
+    assert words not in desk.command("cancel", "--all").err
+    assert "Nothing runs here now" in desk.command("why", desk.plan(URL)).out
+    monkeypatch.setattr(wiring, "idle", lambda: False)
+    assert words not in desk.command("refresh", failed[0], "--json").err
+    assert "Nothing runs here now" not in desk.command("why", desk.plan(URL)).out
+
+
+def test_from_python_many_are_meant_by_a_filter_or_by_saying_so(desk: Desk, failed: list[str]) -> None:
+    before, heard = desk.everything(), list[str]()
+    for many in (dlpipe.cancel_jobs, dlpipe.pause_jobs, dlpipe.resume_jobs, dlpipe.retry_jobs, dlpipe.refresh_jobs,
+                 dlpipe.replay_jobs):  # fmt: skip
+        with pytest.raises(InvalidInput) as refused:
+            many()
+        assert refused.value.code == "filter_missing"
+        assert many(host="") == 0  # as a variable is that nobody set
+    with pytest.raises(InvalidInput) as refused:
+        dlpipe.replay_jobs(everything=True, from_stage="head")
+    assert refused.value.code == "replay_from_invalid"
+    assert dlpipe.retry_jobs(code="http_404", dry_run=True, told=lambda job: heard.append(job.job_id)) == 3
+    assert sorted(heard) == sorted(failed)
+    assert desk.everything() == before
+    assert dlpipe.retry_jobs(host="GONE.example") == 3
+    assert dlpipe.retry_jobs(everything=True) == 0
+    assert dlpipe.pause_jobs(everything=True) == 3
+    assert dlpipe.resume_jobs(host="gone.example", told=lambda job: heard.append(job.status)) == 3
+    assert heard[3:] == ["pending"] * 3
+    assert dlpipe.cancel_jobs(everything=True, project_id="other") == 0
+    assert dlpipe.cancel_jobs(everything=True) == 3
+
+
+def test_a_command_that_is_mistyped_is_answered_with_those_that_are_near(desk: Desk) -> None:
+    ran = desk.command("job")
+    assert (ran.code, "No such command 'job'. Did you mean jobs?" in ran.err) == (2, True)
+    assert "Did you mean" not in desk.command("xyzzy").err
+
+
+def test_of_several_downloads_each_is_told_by_itself(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    from dlpipe import tasks
+    from dlpipe.pipeline import torrents
+
+    states = {"one": DownloadStatus.COMPLETED, "two": DownloadStatus.CANCELED}
+    monkeypatch.setattr(tasks, "torrent_deps", lambda: None)
+    monkeypatch.setattr(torrents, "cancel", lambda _deps, _scope, job_id, _removal: states[job_id])
+    ran = desk.command("torrents", "cancel", "one", "two")
+    assert (ran.code, ran.out) == (1, "one completed (nothing to cancel)\ntwo canceled\n")
