@@ -190,10 +190,8 @@ class _Fetch:
             self._give_up()
 
     def _say_what_stands(self) -> None:
-        waiting = sum(map(len, self.waiting.values()))
-        output.note(
-            f"{len(self.ended)} of {len(self.ended) + waiting} are done; the same command goes on with the rest"
-        )
+        ended, left = len(self.ended), sum(map(len, self.waiting.values()))
+        output.note(f"{ended} of {ended + left} had come to their end; the same command goes on with the others")
 
     def _give_up(self) -> None:
         """Tell how the jobs stand that are not done in time. What ended while the stack stopped counts."""

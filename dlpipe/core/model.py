@@ -240,6 +240,9 @@ class JobView:
     error_message_safe: str | None
     error_debug_id: str | None
     artifacts: tuple[str, ...] = ()
+    """What it has brought: its results, the oldest first."""
+    inputs: tuple[str, ...] = ()
+    """What it was made from: the registered files that its replays went by."""
     purpose: Purpose | None = None
     fence: int = 0
     host: str | None = None

@@ -184,7 +184,7 @@ def _known(connection: sa.Connection, keys: Sequence[str]) -> dict[str, PlanAnsw
         .where(jobs.c.idempotency_key.in_(keys))
     ).all()
     done = [row.job_id for row in rows if row.status in (Status.COMPLETED, Status.SKIPPED)]
-    artifacts = results_of(connection, done)
+    artifacts = _results_of(connection, done)
     return {row.idempotency_key: _answer(row, artifacts.get(row.job_id, ())) for row in rows}
 
 
@@ -204,7 +204,7 @@ def _answer(row: Any, artifacts: tuple[str, ...]) -> PlanAnswer:
             return PlanAnswer(row.job_id, "known", status, state, (), hint)
 
 
-def results_of(connection: sa.Connection, job_ids: Sequence[str]) -> dict[str, tuple[str, ...]]:
+def _results_of(connection: sa.Connection, job_ids: Sequence[str]) -> dict[str, tuple[str, ...]]:
     """The result artifacts of these jobs, in their order."""
     found: dict[str, tuple[str, ...]] = {}
     if job_ids:

@@ -44,14 +44,14 @@ def _add_artifact(dialect: str) -> Any:
 
 
 @cache
-def _link(dialect: str) -> Ready:
-    """The artifact becomes the last of its job's results, unless it is one already."""
+def _link(dialect: str, role: str = "result") -> Ready:
+    """The artifact becomes the last of its job's results (or inputs), unless it is one already."""
     its_job = sa.bindparam("its_job", type_=_R.job_id.type)
-    last = sa.select(sa.func.max(_R.position)).where(_R.job_id == its_job, _R.role == "result").scalar_subquery()
+    last = sa.select(sa.func.max(_R.position)).where(_R.job_id == its_job, _R.role == role).scalar_subquery()
     position = sa.func.coalesce(last + 1, 0)
     its_uuid = sa.bindparam("its_uuid", type_=_R.artifact_uuid.type)
     link = ignoring(dialect, job_artifacts)
-    return Ready(link.values(job_id=its_job, role="result", position=position, artifact_uuid=its_uuid))
+    return Ready(link.values(job_id=its_job, role=role, position=position, artifact_uuid=its_uuid))
 
 
 @cache
@@ -175,6 +175,9 @@ class SqlRegistry:
             self._connection.execute(_UNRETIRE, {"its_uuid": record.artifact_uuid})
         linked = {"its_job": record.created_by_job_id, "its_uuid": record.artifact_uuid}
         _link(self._dialect)(self._connection, linked)
+
+    def add_input(self, job_id: str, artifact_uuid: str) -> None:
+        _link(self._dialect, "input")(self._connection, {"its_job": job_id, "its_uuid": artifact_uuid})
 
     def newest_result(self, job_id: str) -> ArtifactRecord | None:
         row = self._connection.execute(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import sqlalchemy as sa
@@ -13,12 +14,12 @@ from dlpipe.core.torrents import DownloadStatus
 from dlpipe.core.urls import redact
 from dlpipe.core.wishes import JobFilter, Tally
 from dlpipe.db.download_schema import download_jobs
-from dlpipe.db.planning import results_of
 from dlpipe.db.rows import is_uuid
-from dlpipe.db.schema import artifact_jobs, jobs
+from dlpipe.db.schema import artifact_jobs, job_artifacts, jobs
 from dlpipe.db.wishes import owned_by
 
-_J, _T, _D = jobs.c, artifact_jobs.c, download_jobs.c
+_J, _T, _D, _R = jobs.c, artifact_jobs.c, download_jobs.c, job_artifacts.c
+_Artifacts = Mapping[tuple[str, str], tuple[str, ...]]
 
 
 def query(scope: Scope) -> sa.Select[Any]:
@@ -113,11 +114,21 @@ def _joined(scope: Scope, *columns: Any) -> sa.Select[Any]:
 
 def views(connection: sa.Connection, wanted: sa.Select[Any]) -> list[JobView]:
     rows = connection.execute(wanted).all()
-    artifacts = results_of(connection, [row.job_id for row in rows])
-    return [_view(row, artifacts.get(row.job_id, ())) for row in rows]
+    artifacts = _artifacts_of(connection, [row.job_id for row in rows])
+    return [_view(row, artifacts) for row in rows]
 
 
-def _view(row: Any, artifacts: tuple[str, ...]) -> JobView:
+def _artifacts_of(connection: sa.Connection, job_ids: Sequence[str]) -> _Artifacts:
+    """By job and role, in their order."""
+    found: dict[tuple[str, str], tuple[str, ...]] = {}
+    if job_ids:
+        asked = sa.select(_R.job_id, _R.role, _R.artifact_uuid).where(_R.job_id.in_(job_ids))
+        for job_id, role, artifact_uuid in connection.execute(asked.order_by(_R.job_id, _R.role, _R.position)):
+            found[job_id, role] = (*found.get((job_id, role), ()), artifact_uuid)
+    return found
+
+
+def _view(row: Any, artifacts: _Artifacts) -> JobView:
     own = _of_download(row) if row.state is None else _of_artifact(row)
     return JobView(
         job_id=row.job_id,
@@ -133,7 +144,8 @@ def _view(row: Any, artifacts: tuple[str, ...]) -> JobView:
         error_code=row.error_code,
         error_message_safe=row.error_message_safe,
         error_debug_id=row.error_debug_id,
-        artifacts=artifacts,
+        artifacts=artifacts.get((row.job_id, "result"), ()),
+        inputs=artifacts.get((row.job_id, "input"), ()),
         **own,
     )
 

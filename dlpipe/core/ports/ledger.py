@@ -101,6 +101,9 @@ class Registry(Protocol):
         One that was registered before its job was purged is the job's again, and retired no more.
         """
 
+    def add_input(self, job_id: str, artifact_uuid: str) -> None:
+        """The job goes by this registered file; said twice, it is said once."""
+
     def newest_result(self, job_id: str) -> ArtifactRecord | None:
         """The result that the job's latest run brought, or found unchanged."""
 

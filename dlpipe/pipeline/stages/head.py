@@ -131,6 +131,8 @@ class Head(Stage):
 
     def record(self, unit: Unit, work: Work, result: Result) -> State:
         head = expect(result, HeadResult)
+        if head.stored_uuid is not None:
+            unit.registry.add_input(work.job.job_id, head.stored_uuid)
         if head.known_sha256 is None or head.known_pointer is None or head.known_size is None:
             return State.HEAD_DONE
         job = work.job
