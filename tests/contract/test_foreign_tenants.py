@@ -20,6 +20,8 @@ from dlpipe import cli, client
 from dlpipe.core.errors import UnknownId
 from dlpipe.core.ports import Owned
 from dlpipe.db import SqlDatabase
+from tests.checker import assert_clean
+from tests.torrent_world import TorrentWorld
 from tests.world import World
 
 UNKNOWN = "00000000-0000-5000-8000-000000000000"
@@ -45,7 +47,7 @@ SCOPED_COMMANDS = {
     "lists": "jobs artifacts export".split(),
     "makes its own": "fetch plan backfill".split(),  # a tenant given here is whose job it becomes
     "tested with upkeep": ["purge"],
-    "tested with downloads": ["torrents"],
+    "a download": ["torrents"],
     "tested with its question": ["top"],  # tests/contract/test_overview.py
 }
 FOREIGN = ({"tenant_id": "other"}, {"project_id": "other"})
@@ -163,6 +165,31 @@ def test_a_foreign_id_is_an_unknown_one_to_every_command(world: World, command: 
     assert json.loads(command("show", done, "--json")[1])["job_id"] == done
 
 
+@pytest.mark.parametrize("words", [("--tenant", "other"), ("--project", "other")])
+def test_a_foreign_download_is_an_unknown_one(
+    world: World, command: Command, words: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from dlpipe import tasks
+
+    downloads = TorrentWorld(world.database, tmp_path / "torrents")
+    monkeypatch.setattr(tasks, "torrent_deps", lambda: downloads.deps)
+    job = downloads.start().job_id
+    before = world.everything()
+    scope = {"tenant_id" if words[0] == "--tenant" else "project_id": words[1]}
+    for name in JOB_CALLS:
+        call = getattr(dlpipe, name)
+        assert answer(call, job, **scope) == answer(call, UNKNOWN, **scope) == answer(call, UNKNOWN), name
+    for names in (["show"], ["why"], ["cancel"], ["torrents", "show"], ["torrents", "cancel"]):
+        unknown = command(*names, UNKNOWN, *words)
+        code, out, err = command(*names, job, *words)
+        assert (code, out, err.replace(job, UNKNOWN)) == unknown, names
+        assert code == 1
+    assert command("torrents", "list", "--json", *words)[1] == ""
+    assert world.everything() == before
+    for names in (["show"], ["why"], ["torrents", "show"], ["torrents", "cancel"]):
+        assert command(*names, job)[0] == 0, names
+
+
 def test_the_owner_is_answered_by_all_of_them(world: World) -> None:
     """So that the refusals above are about the scope."""
     job = world.plan(URL)
@@ -215,3 +242,4 @@ def test_nothing_tells_that_another_tenant_has_the_same_bytes(
         return said
 
     assert told(theirs, "both") == told(only_mine, "one")
+    assert_clean(world.database.url.render_as_string(hide_password=False), world.root)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import signal
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import pytest
 from dlpipe.db import SqlDatabase
 from dlpipe.db.schema import SCHEMA_VERSION
 from tests.e2e.conftest import Command
+from tests.e2e.test_top import showing
 from tests.servers import wait_until
 from tests.webserver import WebServer
 
@@ -152,6 +154,25 @@ def test_ctrl_c_ends_cleanly_and_the_bytes_are_kept(command: Command, web: WebSe
     assert (ran.code, ran.record["status"]) == (0, "completed"), ran.err
     assert ran.record["resumed_from_bytes"] >= 5 << 20
     assert ran.record["sha256"] == hashlib.sha256(body).hexdigest()
+
+
+def test_progress_is_live_on_a_terminal_and_lines_in_a_pipe(command: Command, web: WebServer) -> None:
+    small, large = web.put("/a.bin", BODY), web.put("/large.bin", bytes(8 << 20), bytes_per_s=1_500_000)
+    gone = f"{web.url}/gone.bin"
+    with showing(command, "fetch", small, large, gone) as screen:
+        wait_until(lambda: "2 of 3 files, 1 failed" in screen.text(), "the bar of all files", 60)
+        wait_until(lambda: "large.bin STREAMING" in screen.text(), "a bar of the one under way", 60)
+        wait_until(lambda: re.search(r"[1-7]\.\d/8\.0 MiB", screen.text()), "its bytes", 60)
+        wait_until(lambda: screen.text() and screen.child.poll() is not None, "the end", 60)
+        shown = screen.text()
+        assert screen.child.returncode == 1
+    table = shown[shown.rindex("status ") :]
+    assert [line.split()[0] for line in table.splitlines() if line.strip()][1:4].count("completed") == 2
+    assert "[http_404]" in table
+    piped = command.run("fetch", small, large, gone, "--retry")
+    assert (piped.code, "\x1b" in piped.out + piped.err) == (1, False)
+    assert "[3/3] failed - " in piped.err
+    assert piped.out.startswith("status\tsize\thow\tfile\n")
 
 
 def test_killed_with_minus_nine_nothing_is_left_and_the_next_fetch_goes_on(command: Command, web: WebServer) -> None:

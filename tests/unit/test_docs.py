@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import shlex
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -202,6 +203,14 @@ def listed_codes() -> set[str]:
     section = OPERATIONS.split("\n## Error codes\n")[1].split("\n## ")[0]
     cells = re.findall(r"^\| (`[^|]*`) \|", section, re.MULTILINE)
     return {code for cell in cells for code in _INLINE.findall(cell)}
+
+
+def test_no_error_code_is_listed_twice() -> None:
+    """Two rows would sooner or later say two things of it."""
+    section = OPERATIONS.split("\n## Error codes\n")[1].split("\n## ")[0]
+    cells = re.findall(r"^\| (`[^|]*`) \|", section, re.MULTILINE)
+    counts = Counter(code for cell in cells for code in _INLINE.findall(cell))
+    assert [code for code, count in counts.items() if count > 1] == []
 
 
 def test_every_error_code_is_listed_in_operations() -> None:

@@ -36,3 +36,17 @@ def test_every_command_has_a_line_an_example_and_its_exit_status(name: str) -> N
     codes = docs_commands.exits(text)
     assert {0, 2} <= set(codes), f"{name}: its help does not end with 'Exit status: 0 …, 1 …, 2 …'"
     assert set(codes) <= set(cli.EXITS)
+
+
+WITHOUT_JSON = {
+    "export": "its rows are JSON lines already",
+    "metrics": "a format of its own, which is all that it is for",
+    "completion": "a script for a shell",
+}
+
+
+@pytest.mark.parametrize("name", LEAVES)
+def test_every_command_speaks_json_unless_there_is_a_reason(name: str) -> None:
+    command, _ = LEAVES[name]
+    has = any("--json" in option.opts for option in command.params)
+    assert has == (name not in WITHOUT_JSON), name
