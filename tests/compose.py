@@ -136,6 +136,10 @@ class Compose:
     def secret(self, name: str) -> str:
         return (self.secrets / name).read_text()
 
+    def database(self) -> Postgres:
+        assert self._database is not None, "it has not been started"
+        return self._database
+
     # ── starting ──
 
     def start(self, name: str) -> Process:

@@ -70,5 +70,5 @@ def everything_said(up: Compose, job: str, service: str) -> dict[str, str]:
     for method, path in [*pages(task), *pages(worker)]:
         if method == "GET" and path != "/logout":
             found[f"Flower {path}"] = (ask(up, path, login=known) or (0, ""))[1]
-    files = [file for file in up.log.rglob("*") if file.is_file()]
+    files = [*(file for file in up.log.rglob("*") if file.is_file()), up.database().log_file]
     return found | {f"log {file.name}": file.read_text(errors="replace") for file in files}

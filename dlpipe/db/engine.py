@@ -27,7 +27,7 @@ from dlpipe.db.nodes import SqlNodes
 from dlpipe.db.owned import SqlOwned
 from dlpipe.db.ready import say
 from dlpipe.db.registry import SqlRegistry
-from dlpipe.db.sessions import Sessions, is_conflict, leave_standbys
+from dlpipe.db.sessions import Sessions, is_conflict, keep_rows_back, leave_standbys
 from dlpipe.db.stores import SqlStores
 from dlpipe.db.torrents import SqlTorrents
 
@@ -119,6 +119,7 @@ class SqlDatabase:
         )
         event.listen(engine, "begin", _begin_postgresql)
         leave_standbys(engine)
+        keep_rows_back(engine)
         return engine
 
     @contextmanager

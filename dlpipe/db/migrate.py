@@ -20,7 +20,7 @@ from sqlalchemy.exc import DBAPIError
 from dlpipe.core.errors import Misconfigured
 from dlpipe.db import schema
 from dlpipe.db.engine import SqlDatabase
-from dlpipe.db.sessions import Sessions
+from dlpipe.db.sessions import Sessions, keep_rows_back
 
 if TYPE_CHECKING:
     from alembic.config import Config
@@ -114,9 +114,11 @@ def _beside_others(database: SqlDatabase, config: Config, lock_s: float, pause_s
 def engine_beside_others(database: SqlDatabase, lock_s: float) -> sa.Engine:
     """For what changes tables that others work on. A statement may take its time: an index over all jobs does."""
     patience = Sessions(lock_s=lock_s, statement_s=86_400)
-    return sa.create_engine(
+    engine = sa.create_engine(
         database.url, hide_parameters=True, poolclass=sa.pool.NullPool, connect_args=patience.connect_args()
     )
+    keep_rows_back(engine)
+    return engine
 
 
 def _blocked(database: SqlDatabase, tries: int) -> Misconfigured:

@@ -58,6 +58,21 @@ def leave_standbys(engine: sa.Engine) -> None:
     event.listen(engine, "handle_error", seen)
 
 
+def keep_rows_back(engine: sa.Engine) -> None:
+    """An error says what was refused, and not the row: the server's DETAIL repeats it, URLs included (SAFE-2)."""
+
+    def seen(context: sa.engine.ExceptionContext) -> None:
+        driver = context.original_exception
+        said = getattr(getattr(driver, "diag", None), "message_primary", None)
+        if said is None:
+            return
+        driver.args = (said,)
+        if context.sqlalchemy_exception is not None:
+            context.sqlalchemy_exception.args = (f"({type(driver).__name__}) {said}",)
+
+    event.listen(engine, "handle_error", seen)
+
+
 def is_conflict(error: BaseException | None) -> bool:
     """Did the database undo this transaction for the sake of others? By the driver's error."""
     return getattr(error, "sqlstate", None) in _ENDED_FOR_OTHERS

@@ -11,6 +11,7 @@ import urllib.request
 from collections.abc import Iterator
 from typing import Any
 
+import psycopg
 import pytest
 import sqlalchemy as sa
 from sqlalchemy import make_url
@@ -203,6 +204,27 @@ def test_no_password_and_no_signature_is_found_anywhere(up: Compose, job: str) -
     assert any(job in text for where, text in said.items() if where.startswith("log "))
     assert any("--conf=" in text for where, text in said.items() if where.startswith("arguments"))
     assert any("DLPIPE_DATABASE_URL_FILE" in text for where, text in said.items() if where.startswith("environment"))
+
+
+def test_the_database_writes_down_statements_without_what_was_in_them(up: Compose, job: str) -> None:
+    """Slow and refused ones come into its log; here all are slow, and one is refused with a row that holds the URL."""
+    server = up.database()
+    with server.connect("dlpipe") as admin:
+        (url,) = admin.execute("SELECT request_url FROM artifact_jobs").fetchone() or ("",)
+        assert SIGNATURE in url
+        admin.execute("ALTER ROLE dlpipe SET log_min_duration_statement = 0")
+        try:
+            planned = up.run("worker-plan", "dlpipe", "plan", "--json", url)
+            assert planned.returncode == 0, planned.stderr
+            refuse = psycopg.sql.SQL("UPDATE artifact_jobs SET state = NULL WHERE job_id = {}").format(job)
+            with pytest.raises(psycopg.errors.NotNullViolation, match=SIGNATURE):
+                admin.execute(refuse)
+        finally:
+            admin.execute("ALTER ROLE dlpipe RESET log_min_duration_statement")
+    said = server.log_file.read_text(errors="replace")
+    assert "INSERT INTO artifact_jobs" in said
+    assert "violates not-null constraint" in said
+    assert SIGNATURE not in said
 
 
 WRONG = "n0tTheR1ghtOne"

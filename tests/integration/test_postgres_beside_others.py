@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+import traceback
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
@@ -84,6 +85,35 @@ def test_after_a_failover_no_connection_to_the_standby_is_kept(postgres: Postgre
     with postgres.connect() as admin:
         admin.execute(f'ALTER DATABASE "{ledger.url.database}" RESET default_transaction_read_only'.encode())
     assert bench.plan(spec("after"))[0].outcome == "created"
+
+
+@pytest.mark.parametrize("refused_by", ["CHECK", "UNIQUE", "NOT NULL"])
+def test_what_the_server_refuses_is_told_without_the_row(ledger: SqlDatabase, refused_by: str) -> None:
+    """It repeats the whole row in the DETAIL of its error, and errors end up in logs (SAFE-2)."""
+    rows = {"CHECK": ("sig=5ec2e7&more", "X"), "UNIQUE": ("sig=5ec2e7", ""), "NOT NULL": ("sig=5ec2e7&more", None)}
+    insert = sa.text("INSERT INTO asked VALUES (:url, :state)")
+    with ledger.write() as unit:
+        made = "CREATE TABLE asked (url text UNIQUE, state text NOT NULL CHECK (state <> 'X'))"
+        unit._connection.execute(sa.text(made))
+        unit._connection.execute(insert, {"url": "sig=5ec2e7", "state": ""})
+    url, state = rows[refused_by]
+    with ledger.write() as unit, pytest.raises(sa.exc.IntegrityError) as refused:
+        unit._connection.execute(insert, {"url": url, "state": state})
+    said = "".join(traceback.format_exception(refused.value))
+    assert "5ec2e7" not in said
+    assert "violates" in said, "what was refused, and by what"
+
+
+def test_an_index_that_a_migration_cannot_make_is_told_without_the_rows(ledger: SqlDatabase) -> None:
+    with ledger.write() as unit:
+        unit._connection.execute(sa.text("CREATE TABLE twice AS SELECT 'sig=5ec2e7' AS url FROM generate_series(1, 2)"))
+    engine = engine_beside_others(ledger, 1.0)
+    with engine.connect() as connection, pytest.raises(sa.exc.IntegrityError) as refused:
+        connection.execute(sa.text("CREATE UNIQUE INDEX once ON twice (url)"))
+    engine.dispose()
+    said = "".join(traceback.format_exception(refused.value))
+    assert "5ec2e7" not in said
+    assert "could not create unique index" in said
 
 
 # ── dispatchers side by side ──────────────────────────────────────────────────────────────────────
