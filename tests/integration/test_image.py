@@ -10,6 +10,8 @@ from collections.abc import Iterator
 import pytest
 
 from tests.fleet import REPOSITORY
+from tests.webserver import WebServer
+from tests.world import sha256
 
 pytestmark = [
     pytest.mark.integration,
@@ -57,3 +59,19 @@ def test_the_image_runs_as_nobody_and_has_what_services_call(container: str, wor
     ran = buildah("run", "--isolation", "chroot", container, "--", *words)
     assert ran.returncode == 0, ran.stderr
     assert said in ran.stdout
+
+
+def test_a_file_is_fetched_and_proven_by_what_is_in_the_image(container: str, web: WebServer) -> None:
+    """All of it at work as nobody: the ledger, the private Redis, workers, the network's and the store's code."""
+    url = web.put("/paper.bin", b"worth fetching " * 1_000)
+    script = f"cd /tmp && export DLPIPE_HOME=/tmp/home DLPIPE_ALLOW_PRIVATE=1 && dlpipe fetch {url} && dlpipe verify"
+    ran = buildah("run", "--isolation", "chroot", container, "--", "sh", "-c", script)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert sha256(b"worth fetching " * 1_000) in ran.stdout
+    assert "nothing wrong" in ran.stdout + ran.stderr
+
+
+def test_who_runs_in_the_image_can_change_nothing_of_it(container: str) -> None:
+    writable = "find /opt/dlpipe /srv/dlpipe -writable ! -type l"
+    ran = buildah("run", "--isolation", "chroot", container, "--", "sh", "-c", writable)
+    assert (ran.returncode, ran.stdout) == (0, "")
