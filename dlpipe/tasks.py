@@ -47,6 +47,8 @@ class PlanTask(_Task):
     A process without access to the ledger sends the task by its name instead (docs/operations.md).
     """
 
+    Request = "dlpipe.request:PlanRequest"
+
     def apply_async(
         self, args: Any = None, kwargs: Mapping[str, Any] | None = None, *_: Any, **__: Any
     ) -> EagerResult[Any]:

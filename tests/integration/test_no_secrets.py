@@ -38,6 +38,7 @@ CREDENTIAL = "AKIA5EC2E7CREDENTIAL"
 TOKEN = "5ec2e7T0ken"
 ONWARD = "0nwardS3cret"
 PASSWORD = "Passw0rdS3cret"
+SENT = "5ec2e7SentByName"
 SECRETS = (SIGNATURE, CREDENTIAL, TOKEN, ONWARD, PASSWORD)
 QUERY = f"?X-Amz-Credential={CREDENTIAL}%2F20260101&X-Amz-Security-Token={TOKEN}%3D%3D&X-Amz-Signature={SIGNATURE}"
 WRONG = "protocol_error"
@@ -144,14 +145,18 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Said]:
         seen = "/api/workers?refresh=1"
         fleet.until(lambda: "w1@test" in (page(flower_port, seen) or ""), "Flower to see the worker", flower)
         fleet.plan([*bad], priority=1)
+        sent = origin.on("/sent.bin", honest(BODY)) + f"?X-Amz-Signature={SENT}"
+        send_by_name(fleet, "dlpipe.plan", sent)
+        send_by_name(fleet, "dlpipe.plam", sent)
         beat = fleet.celery("beat", "beat", "-s", str(home / "schedule"), "-l", "DEBUG")
         ended = "SELECT count(*) AS n FROM jobs WHERE status IN ('completed', 'failed')"
-        fleet.until(lambda: fleet.sql(ended)[0].n == 1 + len(bad), "every job to end", worker, within_s=90)
+        fleet.until(lambda: fleet.sql(ended)[0].n == 2 + len(bad), "every job to end", worker, within_s=90)
         found = fleet.sql(
             "SELECT a.request_url AS url, j.status, j.error_code FROM artifact_jobs a JOIN jobs j USING (job_id)"
         )
         assert {row.url: (row.status, row.error_code) for row in found} == {
-            good: ("completed", None), **{url: ("failed", code) for url, code in bad.items()},
+            good: ("completed", None), sent: ("completed", None),
+            **{url: ("failed", code) for url, code in bad.items()},
         }  # fmt: skip
         job_ids = [row.job_id for row in fleet.sql("SELECT job_id FROM jobs")]
         texts |= flower_says(flower_port)
@@ -164,6 +169,13 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Said]:
         texts |= files_say(home) | files_say(Path(directory))
         texts |= database_says(fleet)
         yield Said(texts, job_ids, fleet)
+
+
+def send_by_name(fleet: Fleet, task: str, url: str) -> None:
+    """As a process does that has nothing of dlpipe: the address is in the message itself."""
+    code = "import json, sys\nfrom celery import Celery\nbroker, task, url = json.load(sys.stdin)\n"
+    code += "Celery(broker=broker).send_task(task, kwargs={'url': url}, queue='plan', ignore_result=True)"
+    fleet.python(code, json.dumps([fleet.env["DLPIPE_BROKER_URL"], task, url]))
 
 
 def refused(fleet: Fleet) -> str:
@@ -259,6 +271,18 @@ def test_no_secret_is_found(said: Said) -> None:
 
 def test_a_password_is_kept_nowhere_at_all(said: Said) -> None:
     assert [where for where, text in said.texts.items() if PASSWORD in text] == []
+
+
+def test_of_a_request_that_was_sent_by_name_nobody_tells_the_address(said: Said) -> None:
+    """It is in the broker, as the message is; whoever takes the message, or watches, says nothing of what is in it."""
+    private = {*(f"{table}.{column}" for table, column in PRIVATE), "what Redis was told"}
+    told = [where for where, text in said.texts.items() if SENT in text and where not in private]
+    assert [where for where in told if not where.endswith(".aof")] == []
+    assert SENT in said.texts["what Redis was told"]
+    tasks = json.loads(said.texts["Flower /api/tasks?limit=1000"]).values()
+    assert {(one["args"], one["kwargs"]) for one in tasks if one["name"] == "dlpipe.plan"} == {("(not shown)",) * 2}
+    workers = said.texts["file w1.log"] + said.texts["file w2.log"]
+    assert "Received unregistered task of type 'dlpipe.plam'" in workers
 
 
 def test_the_search_would_find_something(said: Said) -> None:
