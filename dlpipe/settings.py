@@ -352,6 +352,9 @@ class Settings(_Section):
                 "node names a queue and a folder where store.staging is node: use letters, digits, dots, dashes and "
                 "underscores, 63 at most, beginning with a letter or digit"
             )
+        if self.store.staging == "node" and self.node.endswith(".quorum"):
+            # Its queues would be called in routes what RabbitMQ calls those of the node without that ending.
+            raise ValueError("node must not end with .quorum where store.staging is node")
         return self
 
     @property

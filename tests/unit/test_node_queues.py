@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -59,7 +60,22 @@ def test_where_staging_is_shared_no_node_has_a_queue() -> None:
     assert names == {"plan", "net", "disk", "beat"}
 
 
-@pytest.mark.parametrize("name", ["", "-a", "a b", "a/b", "ä", "a" * 64])
+@pytest.mark.parametrize("name", ["b", "b.c", "net", "quorum", "b-quorum", "node.net.a"])
+def test_messages_for_a_node_go_to_its_queue_whatever_other_nodes_are_called(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """RabbitMQ's names end in .quorum, and must be nobody's name in routes: so no node may be called like that."""
+    app, sends = publisher(monkeypatch, "amqp://rabbit.example")
+    for other in (name, f"{name}.quorum", name):
+        with suppress(ValueError):
+            Settings.model_validate({"node": other, "store": {"staging": "node"}})
+            sends.node_queue(Queue.NET, other)
+    step = dict(app.signature("dlpipe.stream", args=("job", 1), immutable=True))
+    sends.steer([step], name)
+    assert queue_of(app, step) == f"node.net.{name}.quorum"
+
+
+@pytest.mark.parametrize("name", ["", "-a", "a b", "a/b", "ä", "a" * 64, "a.quorum"])
 def test_a_node_has_a_name_that_a_queue_and_a_folder_can_have(name: str) -> None:
     with pytest.raises(ValueError, match=r"node|at least 1"):
         Settings.model_validate({"node": name, "store": {"staging": "node"}})
