@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
 import ssl
 import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -11,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from amqp.exceptions import AccessRefused, MessageNacked
+from amqp.exceptions import AccessRefused, MessageNacked, PreconditionFailed
 from celery import Celery
 from celery.app.defaults import DEFAULTS
 from kombu.exceptions import BatchPublishError, ChannelError, OperationalError  # type: ignore[attr-defined]
@@ -23,7 +24,8 @@ from dlpipe.core.ports import Hint, Queued
 
 OVERLAY_ENV = "CELERY_CONFIG_MODULE"
 OVERLAY = "celeryconfig"
-_REFUSALS = (OperationalError, BatchPublishError, OSError, MessageNacked, AccessRefused)
+_REFUSALS = (OperationalError, BatchPublishError, OSError, MessageNacked, AccessRefused, PreconditionFailed)
+_ANOTHERS = re.compile(r"for (queue|exchange) '([^']*)'")
 CONFIRM_S = 10.0
 """RabbitMQ confirms each message, and in an alarm says nothing until it is over: nobody who plans waits for that."""
 
@@ -203,6 +205,12 @@ def _unavailable(error: BaseException) -> BrokerUnavailable:
         return BrokerUnavailable(
             f"the broker's certificate is not trusted: {error.verify_message}",
             hint="Name the authority that signed it in DLPIPE_BROKER_CA_FILE, and the broker as its certificate does.",
+        )
+    if isinstance(error, PreconditionFailed):
+        found = _ANOTHERS.search(str(error))
+        return BrokerUnavailable(
+            f"the broker has {' '.join(found.groups()) if found else 'something'} of that name and of another kind",
+            hint="Delete it there, or give dlpipe a virtual host of its own; the jobs go out by themselves then.",
         )
     said = "refused a message" if isinstance(error, MessageNacked) else "did not answer"
     return BrokerUnavailable(f"the broker {said} ({type(error).__name__})")

@@ -154,6 +154,20 @@ def test_a_server_that_falls_silent_is_not_waited_for_long(place: Place, monkeyp
     place.assert_all_is_sent(besides=already)
 
 
+def test_a_queue_of_that_name_and_another_kind_is_told_as_such_and_counts_none_as_sent(place: Place) -> None:
+    """Somebody else's, or one that was made by hand: the server lets nobody declare it in another way."""
+    with Connection(f"{place.server.url.rstrip('/')}/{quote(place.room, safe='')}") as connection:
+        channel: Any = connection.default_channel
+        channel.queue_declare("net.quorum", durable=True, auto_delete=False)
+        with pytest.raises(BrokerUnavailable, match="of another kind") as refused:
+            dispatch(place.world.deps)
+        assert "net.quorum" in str(refused.value)
+        assert "sesame" not in f"{refused.value}{refused.value.hint}"
+        place.assert_nothing_counts_as_sent()
+        channel.queue_delete("net.quorum")
+    place.assert_all_is_sent()
+
+
 def test_what_the_server_has_forgotten_is_sent_again(place: Place) -> None:
     """Confirmed or not: a queue that was made right before a kill -9 came back empty with RabbitMQ 3.10."""
     place.assert_all_is_sent()
