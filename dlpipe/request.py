@@ -18,9 +18,8 @@ class PlanRequest(Request):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._argsrepr = self._kwargsrepr = NOT_SHOWN
-        self._request_dict.update(argsrepr=NOT_SHOWN, kwargsrepr=NOT_SHOWN)
+        self.request_dict.update(argsrepr=NOT_SHOWN, kwargsrepr=NOT_SHOWN)
 
-    def info(self, safe: bool = False) -> dict[str, Any]:
-        """Flower asks for the true arguments of messages that wait."""
-        told: dict[str, Any] = super().info(safe=True)
-        return told
+    def info(self, safe: bool = False) -> Any:
+        """Of messages that wait, Flower asks for the true arguments."""
+        return super().info(safe=True)

@@ -38,7 +38,8 @@ class Ledger:
                 connect_args={
                     "connect_timeout": 10,
                     "application_name": "dlpipe verify",
-                    "options": "-c default_transaction_read_only=on -c timezone=UTC -c lock_timeout=20000",
+                    # Not read-only as a session: an address that asks for the server that writes would refuse it.
+                    "options": "-c timezone=UTC -c lock_timeout=20000",
                 },
             )
 

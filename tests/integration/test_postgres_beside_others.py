@@ -23,6 +23,7 @@ from dlpipe.db.schema import jobs
 from dlpipe.db.sessions import Sessions
 from dlpipe.pipeline import settling
 from dlpipe.pipeline.settling import TRIES, settle
+from dlpipe.verify.ledger import Ledger
 from tests.contract.test_migrations import migrate_to
 from tests.ledgers import Bench, looking, spec
 from tests.postgres import Postgres
@@ -114,6 +115,17 @@ def test_an_index_that_a_migration_cannot_make_is_told_without_the_rows(ledger: 
     said = "".join(traceback.format_exception(refused.value))
     assert "5ec2e7" not in said
     assert "could not create unique index" in said
+
+
+def test_the_checker_reads_and_can_write_nothing_whatever_the_address_asks_for(ledger: SqlDatabase) -> None:
+    """`target_session_attrs=read-write` is how several servers are named, and refuses sessions that only read."""
+    url = ledger.url.update_query_dict({"target_session_attrs": "read-write"})
+    checker = Ledger(url.render_as_string(hide_password=False))
+    with checker.snapshot() as now:
+        assert now.schema_version()[0] == schema.SCHEMA_VERSION
+    with pytest.raises(psycopg.errors.ReadOnlySqlTransaction), checker.snapshot() as now:
+        now._connection.connection.cursor().execute("UPDATE jobs SET progress = 1")
+    checker.close()
 
 
 # ── dispatchers side by side ──────────────────────────────────────────────────────────────────────
