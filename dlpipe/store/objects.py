@@ -127,8 +127,21 @@ class ObjectBlobStore:
                 self._send(place, fd, size, found, wrong)
             except Taken:
                 continue
+            except StageFailure as failure:
+                if self._read_back or not self._arrived(place, size, failure, doubted=doubted):
+                    raise
             return False
         raise Retryable("the place of a blob is taken by other bytes again and again", code="store_error")
+
+    def _arrived(self, place: Place, size: int, failure: StageFailure, *, doubted: bool) -> bool:
+        """Did all of it get there, and only the answer was lost? Asked again, a server may know of no such upload."""
+        if not failure.code.startswith("store_"):
+            return False
+        try:
+            found = self._bucket.look(place.path)
+            return found is not None and self._proven(place, found, size, doubted=doubted)
+        except StageFailure:
+            return False  # what went wrong first is to be told
 
     def _send(self, place: Place, fd: int, size: int, over: Meta | None, wrong: Callable[[], StageFailure]) -> None:
         key = self._bucket.temporary() if self._read_back else place.path

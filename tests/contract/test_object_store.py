@@ -389,6 +389,25 @@ def test_a_server_that_goes_away_in_the_middle_of_an_upload(tmp_path: Path, how:
                 assert contents(bucket.store) == {place.path: LARGE}
 
 
+@pytest.mark.parametrize("retries", [0, 2])
+@pytest.mark.parametrize(("data", "call"), [(BODY, "PUT"), (LARGE, "POST")], ids=["small", "large"])
+def test_an_upload_of_which_only_the_answer_was_lost_is_there(
+    object_server: ObjectServer, url: str, tmp_path: Path, data: bytes, call: str, retries: int
+) -> None:
+    """The last request of it; asked again, the server knows of no such upload any more, as Amazon's does."""
+    digest = hashlib.sha256(data).hexdigest()
+    with Losing(object_server, call, "" if call == "PUT" else "uploadId=") as losing:
+        options = object_server.options(endpoint=losing.address)
+        made = connect(url, options, allow_http=True, timeout_s=5, retries=retries)
+        store = objects(Bucket(made, multipart_bytes=5 << 20), url)
+        place = store.place("t", "p", digest, "")
+        with brought(tmp_path, data) as part:
+            store.publish(part, place, len(data))
+        assert losing.lost
+    assert contents(object_server.bucket(url).store) == {place.path: data}
+    assert staged(tmp_path) == []
+
+
 # ── crashes ───────────────────────────────────────────────────────────────────────────────────────
 
 _PUBLISHER = """
@@ -586,19 +605,16 @@ class Answering:
         self._server.server_close()
 
 
-class Meddler(Answering):
-    """Passes requests on, and changes one byte of what is uploaded."""
+class Between(Answering):
+    """Passes requests on. What is uploaded goes through `meddle`, and what is answered through `answers`."""
 
     def __init__(self, behind: ObjectServer) -> None:
         super().__init__(200, "")
-        self.meddled = False
-        meddler = self
+        between = self
 
         def pass_on(self: BaseHTTPRequestHandler) -> None:
             data = bytearray(self.rfile.read(int(self.headers.get("Content-Length") or 0)))
-            if data and self.command == "PUT":
-                data[7] ^= 1
-                meddler.meddled = True
+            between.meddle(self, data)
             request = urllib.request.Request(
                 f"{behind.endpoint}{self.path}",
                 data=bytes(data) or None,
@@ -609,15 +625,53 @@ class Meddler(Answering):
                 answer = urllib.request.urlopen(request, timeout=10)
             except urllib.error.HTTPError as error:
                 answer = error
-            body = answer.read()
-            self.send_response(answer.status or 500)
+            body, status = between.answers(self, answer.read(), answer.status or 500)
+            if not status:
+                self.close_connection = True
+                return
+            self.send_response(status)
             for name, value in answer.headers.items():
-                if name.lower() in ("etag", "last-modified", "content-type"):
+                if name.lower() not in ("connection", "content-length", "date", "server", "transfer-encoding"):
                     self.send_header(name, value)
-            self.send_header("Content-Length", str(len(body)))
+            length = answer.headers["Content-Length"] if self.command == "HEAD" else str(len(body))
+            self.send_header("Content-Length", length or "0")
             self.end_headers()
             self.wfile.write(body)
 
         handler: Any = self._server.RequestHandlerClass
         for name in ("do_GET", "do_PUT", "do_HEAD", "do_POST", "do_DELETE"):
             setattr(handler, name, pass_on)
+
+    def meddle(self, request: BaseHTTPRequestHandler, data: bytearray) -> None:
+        """Changes what is sent."""
+
+    def answers(self, request: BaseHTTPRequestHandler, body: bytes, status: int) -> tuple[bytes, int]:
+        """What is answered; 0 for nothing at all."""
+        return body, status
+
+
+class Meddler(Between):
+    """Changes one byte of what is uploaded."""
+
+    meddled = False
+
+    def meddle(self, request: BaseHTTPRequestHandler, data: bytearray) -> None:
+        if data and request.command == "PUT":
+            data[7] ^= 1
+            self.meddled = True
+
+
+class Losing(Between):
+    """Loses the first answer to a kind of request, and knows nothing of it when it is asked again."""
+
+    def __init__(self, behind: ObjectServer, method: str, word: str) -> None:
+        super().__init__(behind)
+        self._kind = (method, word)
+        self.lost = 0
+
+    def answers(self, request: BaseHTTPRequestHandler, body: bytes, status: int) -> tuple[bytes, int]:
+        method, word = self._kind
+        if request.command != method or word not in request.path or status >= 400:
+            return body, status
+        self.lost += 1
+        return (b"", 0) if self.lost == 1 else (b"<Error><Code>NoSuchUpload</Code></Error>", 404)
