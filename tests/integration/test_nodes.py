@@ -20,11 +20,13 @@ from dlpipe.core.errors import LedgerUnavailable
 from tests.conftest import absent
 from tests.fleet import QUICK, REPOSITORY, Fleet, Process
 from tests.machines import Machine, Separate, Together, separate
+from tests.objectserver import ObjectServer
 from tests.postgres import Postgres
 from tests.rabbitmq import RabbitMQ
 from tests.servers import Valkey, wait_until
+from tests.shelf import Folder, InBucket, Shelf
 from tests.webserver import WebServer
-from tests.world import blobs, sha256, some_bytes
+from tests.world import sha256, some_bytes
 
 pytestmark = [
     pytest.mark.integration,
@@ -49,6 +51,8 @@ NODES = {
     "DLPIPE_RETRY_MAX_ATTEMPTS": "50",
     "DLPIPE_RETRY_CAP_S": "1",
     "DLPIPE_HEAL_PART_AGE_S": "3",
+    # Whoever is cut off in the middle of a round keeps others from theirs for twice this time.
+    "DLPIPE_HEAL_DEADLINE_S": "5",
     "DLPIPE_HEAL_REHASH_BYTES_PER_ROUND": "0",
     "DLPIPE_DATABASE_STATEMENT_S": "6",
     "DLPIPE_DATABASE_LOCK_S": "3",
@@ -71,8 +75,17 @@ def rabbit(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RabbitMQ]:
 class Nodes:
     """Workers on machines of their own around one ledger, one broker and one folder for finished files."""
 
-    def __init__(self, fleet: Fleet, database_url: str, sockets: dict[str, str], broker_url: str | None = None) -> None:
-        self.fleet, self.sockets, self.broker_url = fleet, sockets, broker_url
+    def __init__(
+        self,
+        fleet: Fleet,
+        database_url: str,
+        sockets: dict[str, str],
+        broker_url: str | None = None,
+        *,
+        own_disks: bool = False,
+    ) -> None:
+        """`own_disks`: each machine has its root on one, as finished files are in a bucket."""
+        self.fleet, self.sockets, self.broker_url, self.own_disks = fleet, sockets, broker_url, own_disks
         self.database = database_url.partition("?")[0].rpartition("/")[2]
         self.root = fleet.home / "store"
         self.workers: dict[str, Process] = {}
@@ -85,7 +98,7 @@ class Nodes:
         env: dict[str, Any] = {
             "DLPIPE_HOME": str(home),
             "DLPIPE_NODE": machine.name,
-            "DLPIPE_STORE_ROOT": str(self.root),
+            "DLPIPE_STORE_ROOT": str(self.root_of(machine.name)),
             "DLPIPE_REDIS_URL": redis_url,
             "DLPIPE_BROKER_URL": self.broker_url or redis_url,
             "DLPIPE_DATABASE_URL": (
@@ -97,12 +110,15 @@ class Nodes:
         self.workers[machine.name] = self.fleet.worker(machine.name, pool=pool, within=machine.within, **env)
         return self.workers[machine.name]
 
+    def root_of(self, name: str) -> Path:
+        return self.fleet.home / name / "disk" if self.own_disks else self.root
+
     def on(self, name: str) -> tuple[int, list[str]]:
         with self.fleet.database.read() as unit:
             return unit.nodes.jobs_on(name)
 
     def staging(self, name: str) -> list[str]:
-        folder = self.root / ".staging" / f"@{name}"
+        folder = self.root_of(name) / ".staging" / f"@{name}"
         return sorted(path.name for path in folder.rglob("*.part"))
 
     def dlpipe(self, *words: str, within_s: float = 90.0) -> subprocess.CompletedProcess[str]:
@@ -135,7 +151,7 @@ class Nodes:
         assert sorted((row.url, row.sha256) for row in rows) == sorted(
             (url, sha256(body)) for url, body in bodies.items()
         )
-        assert sorted(map(sha256, blobs(self.root).values())) == sorted(sha256(body) for body in bodies.values())
+        assert sorted(map(sha256, self.fleet.blobs().values())) == sorted(sha256(body) for body in bodies.values())
         checked = self.dlpipe("verify", "--strict", "--json")
         assert (checked.returncode, checked.stdout) == (0, ""), checked.stdout + checked.stderr
 
@@ -147,14 +163,16 @@ def _children(pid: int) -> list[int]:
         return []
 
 
-def fleet_of(tmp_path: Path, valkey: Valkey, postgres: Postgres, broker_url: str | None = None) -> tuple[Fleet, Nodes]:
-    url = postgres.create_database()
-    settings = {**NODES, "DLPIPE_DATABASE_URL": url, "DLPIPE_NODE": "office"}
+def fleet_of(
+    tmp_path: Path, valkey: Valkey, postgres: Postgres, broker_url: str | None = None, shelf: Shelf | None = None
+) -> tuple[Fleet, Nodes]:
+    url, shelf = postgres.create_database(), shelf or Folder()
+    settings = {**NODES, **shelf.settings, "DLPIPE_DATABASE_URL": url, "DLPIPE_NODE": "office"}
     if broker_url:
         settings["DLPIPE_BROKER_URL"] = broker_url
-    fleet = Fleet(tmp_path / "home", valkey, **settings)
+    fleet = Fleet(tmp_path / "home", valkey, shelf, **settings)
     sockets = {"redis": valkey.socket, "postgres": f"{postgres.socket_dir}/.s.PGSQL.5432"}
-    nodes = Nodes(fleet, url, sockets, broker_url)
+    nodes = Nodes(fleet, url, sockets, broker_url, own_disks=not isinstance(shelf, Folder))
     migrated = nodes.dlpipe("migrate")
     assert migrated.returncode == 0, migrated.stderr
     return fleet, nodes
@@ -200,6 +218,36 @@ def test_one_node_is_lost_for_good_and_one_is_cut_off_and_comes_back(
             assert fleet.sql("SELECT 1 FROM artifact_jobs WHERE run > 1"), "jobs that began again elsewhere"
             fleet.until(lambda: nodes.staging("a") == nodes.staging("b") == [], "parts that are not wanted to go")
             assert not fleet.sql("SELECT 1 FROM artifact_jobs WHERE node IS NOT NULL")
+            nodes.stop()
+            nodes.assert_whole(bodies)
+
+
+def test_with_a_bucket_each_machine_has_a_disk_of_its_own_and_one_is_lost_with_it(
+    valkey: Valkey, postgres: Postgres, tmp_path: Path, object_server: ObjectServer
+) -> None:
+    """The one that is cut off from broker and ledger still reaches the bucket: what it uploads then does no harm."""
+    with Together("a", "b", "c") as lan, WebServer() as web:
+        fleet, nodes = fleet_of(tmp_path, valkey, postgres, shelf=InBucket(object_server))
+        with fleet:
+            bodies = {
+                web.put(f"/{n}", body, bytes_per_s=60_000): body for n in range(60) if (body := some_bytes(90_000 + n))
+            }
+            for machine in lan.machines:
+                nodes.start(machine)
+            fleet.beat()
+            fleet.plan(list(bodies))
+            fleet.until(lambda: nodes.on("c")[1] and nodes.staging("c"), "c to be at work")
+            nodes.workers.pop("c").kill()
+            shutil.rmtree(nodes.root_of("c"))
+            fleet.until(lambda: nodes.on("b")[1] and nodes.staging("b"), "b to be at work")
+            cut_off = next(machine for machine in lan.machines if machine.name == "b")
+            cut_off.cut()
+            fleet.until(lambda: not nodes.on("b")[0] and not nodes.on("c")[0], "their jobs to be elsewhere", None, 60)
+            cut_off.mend()
+            fleet.until(lambda: nodes.done() == len(bodies), "all jobs to be done", nodes.workers["a"], 120)
+            assert fleet.sql("SELECT 1 FROM artifact_jobs WHERE run > 1"), "jobs that began again elsewhere"
+            assert {row.storage_backend for row in fleet.sql("SELECT storage_backend FROM artifacts")} == {"s3"}
+            fleet.until(lambda: nodes.staging("a") == nodes.staging("b") == [], "parts that are not wanted to go")
             nodes.stop()
             nodes.assert_whole(bodies)
 
