@@ -1,6 +1,19 @@
-"""`python -m dlpipe` is the `dlpipe` command."""
+"""`dlpipe`, and `python -m dlpipe`: handed to a ready process where there is one (ADR 40), else carried out here."""
 
-from dlpipe.cli import main
+import sys
+
+
+def main() -> None:
+    """Before anything heavy is imported, as that is most of what a short command takes."""
+    from dlpipe.embedded.ask import carried_out
+
+    status = carried_out(sys.argv[1:])
+    if status is not None:
+        sys.exit(status)
+    from dlpipe.cli import main as carry_out
+
+    carry_out()
+
 
 if __name__ == "__main__":
     main()

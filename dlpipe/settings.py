@@ -262,11 +262,12 @@ class Torrents(_Section):
 
 
 class Worker(_Section):
-    """`processes` and `threads` are those of the one-machine stack; `grace_s` holds for every worker."""
+    """`processes`, `threads` and `ready` are those of the one-machine stack; `grace_s` holds for every worker."""
 
     processes: int = Field(2, ge=1, le=64)
     threads: int = Field(4, ge=1, le=256)
     grace_s: float = Field(25.0, gt=0, le=86_400)
+    ready: bool = True
 
 
 class Metrics(_Section):

@@ -91,6 +91,8 @@ __all__ = [
 log = logging.getLogger(__name__)
 _HELPER_THREADS = 2
 _LATER_S = 5.0
+_SETTLED_S = 1.0
+"""The workers have the processors first."""
 _ARRIVED_S = 1.0
 """What lies in the kernel of answers, some MiB at most, is read within this time; else it would come twice."""
 _Place = tuple[str, str | None, str | None]
@@ -488,10 +490,11 @@ def idle() -> bool:
     return chosen.private_redis and not is_owned(chosen.home_dir) and running(chosen.home_dir) is None
 
 
-def stack(on_worker_death: Callable[[int], object], *, few_first: bool = False) -> Stack | None:
+def stack(on_worker_death: Callable[[int], object], *, few_first: bool = False, ready: bool = False) -> Stack | None:
     """The processes behind `fetch` and `up`; None when Redis is elsewhere, and with it the workers.
 
     `few_first`: those that carry a job through start at once, the others when that did not do for a moment.
+    `ready`: with a process that carries out commands for others (ADR 40).
     """
     chosen, own = settings(), private_redis()
     if own is None:
@@ -521,10 +524,16 @@ def stack(on_worker_death: Callable[[int], object], *, few_first: bool = False) 
     schedule = chosen.home_dir / "run" / "beat-schedule"
     beats = [*celery, "beat", "-s", str(schedule), "--pidfile", "", "-l", chosen.log_level]
     beat = Service("beat", beats, after_s=_LATER_S if few_first else 0.0)
+    more = [_ready_process(chosen)] if ready and chosen.worker.ready and sys.platform.startswith("linux") else []
     here = str(Path(__file__).resolve().parent.parent)
     path = os.pathsep.join([here, *filter(None, [os.environ.get("PYTHONPATH")])])
     env = {**loaded().handed_on, "DLPIPE_HOME": str(chosen.home_dir), "PYTHONPATH": path}
-    return Stack(chosen.home_dir, [*workers, helper, beat], own, env, on_worker_death)
+    return Stack(chosen.home_dir, [*workers, helper, beat, *more], own, env, on_worker_death)
+
+
+def _ready_process(chosen: Settings) -> Service:
+    argv = [sys.executable, "-P", "-m", "dlpipe.cli.ready", str(chosen.home_dir)]
+    return Service("ready", argv, after_s=_SETTLED_S, eases=True)
 
 
 @cache

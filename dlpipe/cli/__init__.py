@@ -23,7 +23,7 @@ EXITS = {
 }
 """What each exit status means, of every command; its own help says what that is in its case."""
 
-_COMMANDS = {
+COMMANDS = {
     "fetch": ("dlpipe.cli.fetch", "Fetch files now, on this machine, and wait for them."),
     "plan": ("dlpipe.cli.plan", "Write down what to fetch; workers do the rest."),
     "up": ("dlpipe.cli.stack", "Run workers, scheduler and a private Redis here until Ctrl-C."),
@@ -74,12 +74,12 @@ Settings come from DLPIPE_… variables and dlpipe.toml; `dlpipe doctor` lists t
 
 class _Lazy(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(_COMMANDS)
+        return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in _COMMANDS:
+        if cmd_name not in COMMANDS:
             return None
-        module = import_module(_COMMANDS[cmd_name][0])
+        module = import_module(COMMANDS[cmd_name][0])
         # A command that is named like a built-in function has an underscore in the code.
         found: click.Command = getattr(module, f"{cmd_name}_" if hasattr(module, f"{cmd_name}_") else cmd_name)
         return found
@@ -97,12 +97,12 @@ class _Lazy(click.Group):
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem[str]]:
         """Without importing them all."""
-        found = [CompletionItem(n, help=text) for n, (_, text) in _COMMANDS.items() if n.startswith(incomplete)]
+        found = [CompletionItem(n, help=text) for n, (_, text) in COMMANDS.items() if n.startswith(incomplete)]
         return found + click.Command.shell_complete(self, ctx, incomplete)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
-            formatter.write_dl([(name, text) for name, (_, text) in _COMMANDS.items()])
+            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
 
 
 @click.group(cls=_Lazy, epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})

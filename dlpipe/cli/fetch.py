@@ -17,6 +17,7 @@ from dlpipe.core.errors import StageFailure
 from dlpipe.core.urls import redact
 
 POLL_S = 0.1
+FIRST_POLL_S = 0.01
 LOOK_UP = 400
 STOP_GRACE_S = 8.0
 NO_WORKER_S = 15.0
@@ -75,6 +76,11 @@ def fetch(
 
 def _paused(job_id: str) -> dict[str, str]:
     return {"error_code": "job_paused", "error_message_safe": f"it is paused. To let it go on: dlpipe resume {job_id}"}
+
+
+def _pause_s(waited_s: float, look_s: float) -> float:
+    """A small file is noticed at once, and a large one asked for seldom; looking takes a third of the time at most."""
+    return max(min(POLL_S, max(FIRST_POLL_S, waited_s / 10)), 2 * look_s)
 
 
 @dataclass(slots=True)
@@ -171,12 +177,12 @@ class _Fetch:
                     self._turn(stack)
                     looked = time.monotonic()
                     moved = self._look(display) or moved
-                    if ends is not None and time.monotonic() >= ends:
+                    if not self.waiting or (ends is not None and time.monotonic() >= ends):
                         break
                     if stack is None and not moved and time.monotonic() - began > NO_WORKER_S:
                         output.note("no worker has taken a job yet; is one running? (celery -A dlpipe worker)")
                         moved = True
-                    time.sleep(max(POLL_S, 2 * (time.monotonic() - looked)))
+                    time.sleep(_pause_s(looked - began, time.monotonic() - looked))
         except KeyboardInterrupt:
             output.note("stopping; the bytes that are there are kept (Ctrl-C again to end at once)")
             if stack is not None:
@@ -214,7 +220,7 @@ class _Fetch:
 
     def _turn(self, stack: Any) -> None:
         """See to it that somebody runs the stack: we do, or whoever was here before us."""
-        if stack is not None and not stack.try_start():
+        if stack is not None and not stack.try_start(at_once=True):
             stack.poll()
 
     def _look(self, display: Any) -> bool:

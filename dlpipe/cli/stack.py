@@ -36,7 +36,7 @@ def up(as_json: bool) -> int:
     from dlpipe.tasks import deps
 
     chosen = wiring.settings()
-    made = wiring.stack(lambda _pid: reconcile(deps()))
+    made = wiring.stack(lambda _pid: reconcile(deps()), ready=True)
     if made is None:
         raise click.UsageError(
             "DLPIPE_REDIS_URL or DLPIPE_BROKER_URL is set, so Redis is elsewhere: start workers with "

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import enum
-import hashlib
 import logging
 import os
 import re
@@ -21,6 +20,7 @@ from pathlib import Path
 
 from dlpipe.core.errors import Misconfigured
 from dlpipe.embedded.files import FileLock, open_log, own_dir_in_shared_place, private_dir, tail
+from dlpipe.embedded.place import socket_in
 from dlpipe.embedded.program import find_server
 from dlpipe.embedded.spawn import start_tethered
 
@@ -30,9 +30,7 @@ STOP_S = 10.0
 GUARD_S = 0.3
 GUARD_BACKOFF_S = 30.0
 LOG_LIMIT_BYTES = 1 << 20
-SOCKET_PATH_BYTES = 100  # the kernel's limit is 108, macOS' 104, and a temporary name must fit as well
 _POLL_S = 0.02
-_URL_SAFE = re.compile(r"[A-Za-z0-9._~/-]+")
 _DAMAGED = re.compile(
     r"(?i)(bad file format|unexpected end of file) reading the append only file|aof manifest"
     r"|unable to obtain the aof file .* no such file"
@@ -49,25 +47,8 @@ class Answer(enum.Enum):
 
 
 def socket_path(home: Path) -> Path:
-    """Where the server of this data directory listens; looks, and creates nothing.
-
-    A path too long for a socket, or one that needs quoting in a URL, is replaced by one in a short directory.
-    """
-    home = Path(home).resolve()
-    path = home / "run" / "redis.sock"
-    if len(os.fsencode(path)) <= SOCKET_PATH_BYTES and _URL_SAFE.fullmatch(str(path)):
-        return path
-    name = f"dlpipe-{os.geteuid()}-{hashlib.sha256(os.fsencode(home)).hexdigest()[:16]}"
-    return _short_base() / name / "redis.sock"
-
-
-def _short_base() -> Path:
-    # /run/user/UID is what XDG_RUNTIME_DIR says in a login session: cron must come to the same answer.
-    for text in (os.environ.get("XDG_RUNTIME_DIR", ""), f"/run/user/{os.geteuid()}"):
-        base = Path(text)
-        if base.is_absolute() and len(text) <= 40 and _URL_SAFE.fullmatch(text) and os.access(base, os.W_OK):
-            return base
-    return Path("/tmp")  # noqa: S108 - the directory made in it is checked for owner and mode
+    """Where the server of this data directory listens; looks, and creates nothing."""
+    return Path(socket_in(str(home), "redis.sock"))
 
 
 def ping(path: Path, *, timeout_s: float = 1.0) -> Answer:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import logging
+import math
 import os
 import re
 import signal
@@ -20,6 +22,7 @@ QUICK_LIMIT = 5
 STEADY_S = 60.0
 LONGEST_WAIT_S = 30.0
 LOG_LIMIT_BYTES = 10 << 20
+log = logging.getLogger(__name__)
 _NAME = re.compile(r"[a-z][a-z0-9_-]{0,31}")
 
 
@@ -28,12 +31,14 @@ class Service:
     """What to run. The name becomes a file name; `env` is laid over what all services are given.
 
     It starts `after_s` seconds later than the stack: what the first job does not need should not take its processors.
+    What only `eases` the work of others is given up when it cannot stay up, and the others run on.
     """
 
     name: str
     argv: Sequence[str]
     env: Mapping[str, str] = field(default_factory=dict)
     after_s: float = 0.0
+    eases: bool = False
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name) or not self.argv:
@@ -108,6 +113,10 @@ class Supervised:
     def plan_restart(self, now_s: float) -> None:
         """After `reap`: fix the time of the next start. Raises Misconfigured when there is no point in it."""
         wait_s = self._restarts.ended(now_s - self._started_s)
+        if wait_s is None and self.service.eases:
+            log.warning("%s cannot stay up, and is left out; see %s", self.service.name, self.log_file)
+            self._due_s = math.inf
+            return
         if wait_s is None:
             raise Misconfigured(
                 f"{self.service.name} ended {QUICK_LIMIT} times right after its start, the last time with "

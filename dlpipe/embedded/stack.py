@@ -80,9 +80,12 @@ class Stack:
         """The services that have a process now."""
         return {each.service.name: each.pid for each in self._services if each.pid is not None}
 
-    def try_start(self) -> bool:
-        """Start Redis and the services; False when another stack of this data directory runs."""
-        if self._lock.held or not self._lock.try_acquire():
+    def try_start(self, *, at_once: bool = False) -> bool:
+        """Start Redis and the services; False when another stack of this data directory runs.
+
+        `at_once` is for those who come back anyway (`FileLock.try_acquire`).
+        """
+        if self._lock.held or not self._lock.try_acquire(at_once=at_once):
             return False
         try:
             self._started_at = datetime.now(UTC).isoformat(timespec="seconds")

@@ -15,6 +15,7 @@ import pytest
 
 from dlpipe.core.errors import Misconfigured
 from dlpipe.embedded.redis import Answer, PrivateRedis, ping, socket_path
+from dlpipe.embedded.service import QUICK_LIMIT
 from dlpipe.embedded.stack import Service, Stack, ask_to_stop, running
 from tests.integration.embedded.looking import alive, client, first_line
 from tests.servers import wait_until
@@ -237,6 +238,25 @@ def test_service_that_keeps_crashing_is_reported_with_its_log(make: Callable[...
     assert len(ends) == 5
     assert waits == [1.0, 2.0, 4.0]
     assert alive(stack.pids["beat"])
+
+
+def test_what_only_eases_the_work_is_left_out_when_it_keeps_crashing(make: Callable[..., Stack]) -> None:
+    clock = Clock()
+    ends: list[int] = []
+    crash = Service("ready", script("import sys; sys.exit('no module named nowhere')"), eases=True)
+    stack = make(crash, Service("worker", IDLE), on_worker_death=ends.append, clock=clock)
+    assert stack.try_start()
+
+    def given_up() -> bool:
+        if "ready" not in stack.pids:
+            clock.now += 4.0
+        stack.poll()
+        return len(ends) == QUICK_LIMIT
+
+    wait_until(given_up, "it has crashed often enough")
+    clock.now += 1e6
+    stack.poll()
+    assert list(stack.pids) == ["worker"]
 
 
 def test_service_gets_its_time_to_end(home: Path, make: Callable[..., Stack]) -> None:
