@@ -73,6 +73,7 @@ docs: setup ## Draw the state machines, tables and commands of the docs from the
 	$(BIN)/python ops/docs_torrents.py
 	$(BIN)/python ops/docs_model.py
 	$(BIN)/python ops/docs_commands.py
+	$(BIN)/python ops/docs_ledger.py
 
 .PHONY: crash
 crash: setup ## Every crash point times every fault, and each system call of publishing; some minutes

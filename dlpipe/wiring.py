@@ -36,7 +36,8 @@ from dlpipe.core.resume import ResumePolicy
 from dlpipe.core.retries import RetryPolicy
 from dlpipe.core.segments import SegmentPolicy
 from dlpipe.core.torrents import TorrentPolicy
-from dlpipe.db import SqlDatabase
+from dlpipe.db import SqlDatabase, fresh
+from dlpipe.db.migrate import migrate
 from dlpipe.embedded.files import FileLock
 from dlpipe.embedded.redis import PrivateRedis, is_owned
 from dlpipe.embedded.service import Service
@@ -393,10 +394,8 @@ def _make_if_absent(ledger: SqlDatabase, file: Path) -> None:
     while not lock.try_acquire():  # another process is making it
         time.sleep(0.02)
     try:
-        from dlpipe.db.migrate import migrate
-
         if ledger.schema_version() is None:
-            _, version = migrate(ledger)
+            version = fresh.make(ledger) or migrate(ledger)[1]
             log.warning("made a new ledger at %s (schema %s)", file, version)
     finally:
         lock.release()

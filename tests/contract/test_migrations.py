@@ -6,7 +6,7 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -21,10 +21,11 @@ from dlpipe.core.errors import DlpipeError, Misconfigured
 from dlpipe.core.layout import part_slug
 from dlpipe.core.model import Scope
 from dlpipe.core.states import Status
-from dlpipe.db import SqlDatabase, schema
+from dlpipe.db import SqlDatabase, fresh, schema
 from dlpipe.db.clock import now
 from dlpipe.db.migrate import migrate
 from dlpipe.db.schema import artifact_jobs, jobs, metadata
+from ops import docs_ledger
 from tests.ledgers import Bench, everything, looking, spec
 
 HEAD = schema.SCHEMA_VERSION
@@ -244,6 +245,33 @@ def test_processes_that_migrate_at_once_all_find_it_migrated(empty: SqlDatabase,
     told = [process.communicate(timeout=100) for process in started]
     assert told == [(f"{HEAD}\n", "")] * len(started)
     empty.check_schema()
+
+
+def test_a_new_sqlite_ledger_is_what_the_migrations_would_have_made(tmp_path: Path) -> None:
+    assert fresh.FILE.read_text() == docs_ledger.render(), "run: make docs"
+    made, migrated = (SqlDatabase(f"sqlite:///{tmp_path / name}.db") for name in ("made", "migrated"))
+    assert fresh.make(made) == HEAD
+    migrate(migrated)
+    assert described(made) == described(migrated)
+    for database in (made, migrated):
+        database.check_schema()
+        with looking(database) as connection:
+            (row,) = connection.execute(sa.select(schema.schema_history))
+            assert datetime.now(UTC) - row.migrated_at < timedelta(minutes=5), "it says when it was made"
+        database.close()
+    files = [docs_ledger.statements(tmp_path / f"{name}.db") for name in ("made", "migrated")]
+    assert files[0] == files[1], "to the letter: tables, columns in their order, indexes, rows"
+
+
+def test_a_file_with_tables_of_somebody_else_is_left_to_the_migrations(tmp_path: Path) -> None:
+    database = SqlDatabase(f"sqlite:///{tmp_path / 'ledger.db'}")
+    with database.engine.begin() as connection:
+        connection.exec_driver_sql("CREATE TABLE theirs (a)")
+    assert fresh.make(database) is None
+    assert database.schema_version() is None
+    database.close()
+    (tmp_path / "no").write_text("not a database, and long enough to be taken for a damaged one" * 20)
+    assert fresh.make(SqlDatabase(f"sqlite:///{tmp_path / 'no'}")) is None
 
 
 def test_a_ledger_is_made_in_a_folder_that_is_not_there_yet(tmp_path: Path) -> None:
