@@ -31,6 +31,7 @@ _CRASH = "tests/crash/test_crash_points.py"
 _ORDER = "tests/integration/test_power_cut_order.py"
 _OVERTAKEN = "tests/contract/test_overtaken.py"
 _WISHES = "dlpipe/db/wishes.py"
+_FOREIGN = "tests/contract/test_foreign_tenants.py"
 
 MUTANTS = (
     # ── fence and lease ──
@@ -374,5 +375,36 @@ MUTANTS = (
         "window-ignored", "more is in flight than the window allows", "dlpipe/db/due.py",
         "self._room = 0 if others else min(limit, window - self._hosts.total())", "self._room = limit",
         ("tests/contract/test_dispatch.py",),
+    ),
+    # ── tenants ──
+    Mutant(
+        "another-tenant-told", "what is told of a file goes by what another tenant has",
+        "dlpipe/pipeline/stages/dedupe.py",
+        "quiet = only_others(self.deps, tenant, first, indexed.sha256, besides=indexed.artifact_uuid)",
+        "quiet = False", (_FOREIGN, "-k", "nothing_tells and sqlite"),
+    ),
+    Mutant(
+        "ops-of-anybody", "the ops of a job are told whosever it is", "dlpipe/db/owned.py",
+        "            .where(_O.job_id == job_id, owned_by(self._scope))\n", "            .where(_O.job_id == job_id)\n",
+        (_FOREIGN, "-k", "sqlite"),
+    ),
+    Mutant(
+        "artifact-of-anybody", "a registered file is read by whoever has its id", "dlpipe/db/owned.py",
+        "with_faults().where(_A.artifact_uuid == artifact_uuid, mine)",
+        "with_faults().where(_A.artifact_uuid == artifact_uuid)", (_FOREIGN, "-k", "sqlite"),
+    ),
+    Mutant(
+        "wish-for-anybody", "a wish is granted for a job of another tenant", _WISHES,
+        "return sa.and_(_T.job_id.in_(ids), owned)", "return _T.job_id.in_(ids)", (_FOREIGN, "-k", "sqlite"),
+    ),
+    Mutant(
+        "record-written-over", "an artifact that is registered again takes what is said of it now",
+        "dlpipe/db/registry.py",
+        "    return ignoring(dialect, artifacts).values(created_at=now()).returning(_A.artifact_uuid)\n",
+        "    insert = upserting(dialect, artifacts).values(created_at=now())\n"
+        "    told = {name: insert.excluded[name] for name in (\"sha256\", \"created_at\", \"byte_size\")}\n"
+        "    again = insert.on_conflict_do_update(index_elements=[_A.artifact_uuid], set_=told)\n"
+        "    return again.returning(_A.artifact_uuid)\n",
+        ("tests/contract/test_registry.py", "-k", "sqlite"),
     ),
 )  # fmt: skip

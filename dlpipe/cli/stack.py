@@ -106,7 +106,10 @@ Exit status: 0 told, 1 the ledger did not answer, 2 wrong use, or a setting that
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def status(as_json: bool) -> int:
-    """Say what runs here and how many jobs stand where."""
+    """Say what runs here and how many jobs stand where.
+
+    Jobs of all tenants and projects are counted; `dlpipe jobs --by status` counts those of one.
+    """
     from dlpipe import wiring
     from dlpipe.embedded import stack
 

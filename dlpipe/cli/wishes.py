@@ -55,7 +55,8 @@ Exit status: 0 all of them are canceled, 1 some had ended or are unknown, 2 wron
 def cancel(**asked: Any) -> int:
     """Cancel jobs that are not done yet. A result that is registered stays.
 
-    Of a finished job that is refreshed, only the refresh is taken back: it is completed again, with what it had.
+    Of a finished job that is refreshed, only the refresh is taken back: it is completed again, with what it had. A
+    filter means no downloads of torrents: those are canceled by their ids.
     """
     return _carry_out(Wish.CANCEL, **asked)
 
