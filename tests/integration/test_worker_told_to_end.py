@@ -8,6 +8,7 @@ import sqlite3
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
@@ -18,10 +19,7 @@ from tests.servers import Valkey, wait_until
 from tests.tlsfront import TlsFront
 from tests.webserver import WebServer
 
-pytestmark = [
-    pytest.mark.integration, pytest.mark.slow,
-    pytest.mark.own_engines("the ledger's file is locked by hand, and the bytes of one server are counted"),
-]  # fmt: skip
+pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(240)]
 
 MIB = 1 << 20
 SIZE, HALF = 32 * MIB, 12 * MIB
@@ -31,23 +29,29 @@ PATIENT = {"DLPIPE_LEASE_TTL_S": "60", "DLPIPE_LEASE_RENEW_S": "5"}
 
 
 @pytest.fixture
-def fleet(broker: Valkey, tmp_path: Path) -> Iterator[Fleet]:
+def own_fleet(broker: Valkey, tmp_path: Path) -> Iterator[Fleet]:
     with broker.client() as client:
         client.flushall()
     with Fleet(tmp_path / "home", broker, **QUICK) as fleet:
         yield fleet
 
 
+@dataclass
+class Line:
+    """Where the web server is reached, plainly or encrypted, and what a worker has to know for that."""
+
+    url: str
+    settings: dict[str, str] = field(default_factory=dict)
+
+
 @pytest.fixture(params=["http", "https"])
-def line(request: pytest.FixtureRequest, web: WebServer, fleet: Fleet, tmp_path: Path) -> Iterator[str]:
-    """Where the web server is reached, plainly or encrypted."""
+def line(request: pytest.FixtureRequest, web: WebServer, tmp_path: Path) -> Iterator[Line]:
     if request.param == "http":
-        yield web.url
+        yield Line(web.url)
         return
     authority = Authority(tmp_path / "authority")
-    fleet.env["DLPIPE_NET_CA_FILE"] = str(authority.file)
     with TlsFront(int(web.url.rpartition(":")[2]), authority.sign("localhost"), tmp_path) as front:
-        yield f"https://localhost:{front.port}"
+        yield Line(f"https://localhost:{front.port}", {"DLPIPE_NET_CA_FILE": str(authority.file)})
 
 
 def tell(process: Process, number: signal.Signals) -> Callable[[], bool]:
@@ -57,12 +61,14 @@ def tell(process: Process, number: signal.Signals) -> Callable[[], bool]:
     return lambda: not process.lives and all(map(is_gone, forked))
 
 
+@pytest.mark.everywhere
 @pytest.mark.parametrize("pool", POOLS)
-def test_a_stream_is_handed_back_with_its_bytes(pool: str, line: str, fleet: Fleet, web: WebServer) -> None:
+def test_a_stream_is_handed_back_with_its_bytes(pool: str, line: Line, fleet: Fleet, web: WebServer) -> None:
     """Its server goes on sending, slowly: between two chunks the worker hears that it is to end."""
     body = os.urandom(SIZE)
     web.put("/large", body, bytes_per_s=16 * MIB)
-    url = f"{line}/large"
+    url = f"{line.url}/large"
+    fleet.env |= line.settings
     old = fleet.worker("old", pool=pool, size=2, **PATIENT)
     fleet.plan([url])
     fleet.until(lambda: web.sent("/large") >= HALF, "the stream to be half-way", old)
@@ -91,10 +97,11 @@ def test_what_had_arrived_is_not_fetched_again(pool: str, fleet: Fleet, web: Web
 
 
 @pytest.mark.parametrize("pool", POOLS)
-def test_a_worker_waits_for_no_silent_server(pool: str, line: str, fleet: Fleet, web: WebServer) -> None:
+def test_a_worker_waits_for_no_silent_server(pool: str, line: Line, fleet: Fleet, web: WebServer) -> None:
     body = os.urandom(SILENT)
     web.put("/silent", body, hold_at=SENT)
-    url = f"{line}/silent"
+    url = f"{line.url}/silent"
+    fleet.env |= line.settings
     old = fleet.worker("old", pool=pool, size=2, **PATIENT, DLPIPE_WORKER_GRACE_S="20")
     fleet.plan([url])
     fleet.until(lambda: web.sent("/silent") >= SENT and taken(fleet), "the server to fall silent", old)
@@ -125,13 +132,16 @@ def test_a_worker_waits_for_no_first_word_of_a_server(method: str, pool: str, fl
     fleet.assert_each_once({url: b"worth fetching"})
 
 
+@pytest.mark.own_engines("the ledger's file is locked by hand")
 @pytest.mark.parametrize("how", ["by force", "killed"])
 @pytest.mark.parametrize("pool", POOLS)
-def test_a_forced_end_costs_no_bytes_either(pool: str, how: str, line: str, fleet: Fleet, web: WebServer) -> None:
+def test_a_forced_end_costs_no_bytes_either(pool: str, how: str, line: Line, own_fleet: Fleet, web: WebServer) -> None:
     """By force: what it holds cannot be handed back in time, as the database lets nobody write."""
+    fleet = own_fleet
     body = os.urandom(SILENT)
     web.put("/silent", body, hold_at=SENT)
-    url = f"{line}/silent"
+    url = f"{line.url}/silent"
+    fleet.env |= line.settings
     old = fleet.worker("old", pool=pool, size=2, DLPIPE_WORKER_GRACE_S="1")
     fleet.plan([url])
     fleet.until(lambda: web.sent("/silent") >= SENT and taken(fleet), "the server to fall silent", old)

@@ -315,6 +315,16 @@ def test_manifests_hang_together() -> None:
     } == set(OURS)
 
 
+def test_kustomize_puts_the_manifests_together() -> None:
+    kubectl = shutil.which("kubectl")
+    if kubectl is None:  # not `absent`: set-up does not install it
+        pytest.skip("no kubectl to put the manifests together with")
+    made = ran(kubectl, "kustomize", "ops/kubernetes")
+    assert made.returncode == 0, made.stderr
+    found = {(one["kind"], one["metadata"]["name"]) for one in yaml.safe_load_all(made.stdout)}
+    assert found == {(one["kind"], one["metadata"]["name"]) for one in objects() if one["kind"] != "Kustomization"}
+
+
 @pytest.mark.parametrize("name", [name for name, _, _ in containers()])
 def test_a_pod_has_few_rights_and_reads_secrets_from_files(name: str) -> None:
     ((container, pod),) = [(container, pod) for each, container, pod in containers() if each == name]
