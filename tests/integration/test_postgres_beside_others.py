@@ -19,6 +19,7 @@ from dlpipe.core.ports import Unit
 from dlpipe.db import SqlDatabase, schema
 from dlpipe.db.migrate import engine_beside_others, migrate
 from dlpipe.db.migrations import beside
+from dlpipe.db.ready import say
 from dlpipe.db.schema import jobs
 from dlpipe.db.sessions import Sessions
 from dlpipe.pipeline import settling
@@ -98,11 +99,16 @@ def test_what_the_server_refuses_is_told_without_the_row(ledger: SqlDatabase, re
         unit._connection.execute(sa.text(made))
         unit._connection.execute(insert, {"url": "sig=5ec2e7", "state": ""})
     url, state = rows[refused_by]
-    with ledger.write() as unit, pytest.raises(sa.exc.IntegrityError) as refused:
-        unit._connection.execute(insert, {"url": url, "state": state})
-    said = "".join(traceback.format_exception(refused.value))
-    assert "5ec2e7" not in said
-    assert "violates" in said, "what was refused, and by what"
+    ready = "INSERT INTO asked VALUES (%(url)s, %(state)s)"
+    for execute in (
+        lambda unit: unit._connection.execute(insert, {"url": url, "state": state}),
+        lambda unit: say(unit._connection, ready, {"url": url, "state": state}),
+    ):
+        with ledger.write() as unit, pytest.raises(sa.exc.IntegrityError) as refused:
+            execute(unit)
+        said = "".join(traceback.format_exception(refused.value))
+        assert "5ec2e7" not in said
+        assert "violates" in said, "what was refused, and by what"
 
 
 def test_an_index_that_a_migration_cannot_make_is_told_without_the_rows(ledger: SqlDatabase) -> None:
