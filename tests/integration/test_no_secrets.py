@@ -30,6 +30,7 @@ from tests.servers import Valkey, free_port
 pytestmark = [
     pytest.mark.integration,
     pytest.mark.slow,
+    pytest.mark.timeout(300),
     pytest.mark.own_engines("what SQLite, Redis and the folder hold is searched"),
 ]
 
