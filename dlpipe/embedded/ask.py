@@ -26,20 +26,23 @@ def carried_out(words: list[str]) -> int | None:
     if not sys.platform.startswith("linux") or not words or words[0].startswith("-") or words[0] in _ORDINARY:
         return None
     try:
-        place = socket_in(_home(), errand.SOCKET_NAME)
+        place = socket_in(data_folder(), errand.SOCKET_NAME)
         if not _private(os.path.dirname(place)) or not os.path.exists(place) or _in_background():
             return None
-        status = errand.kernel_status()
+        status = errand.kernel_status(os.getpid())
         signals = errand.Signals(status)
         line = socket.socket(socket.AF_UNIX)
     except (OSError, ValueError, KeyError, RuntimeError):
         return None
     with line:
-        return None if signals.blocked else _over(line, place, status, signals)
+        return None if signals.blocked else _over(line, place, signals)
 
 
-def _home() -> str:
-    """Where settings say that the data is, as far as that takes to find a socket: settings are read by the command."""
+def data_folder() -> str:
+    """Where settings say that the data is, well enough to look for a running stack: the settings are read later.
+
+    OSError or ValueError where that cannot be told.
+    """
     named = os.environ.get("DLPIPE_HOME")
     if not named:
         named = "dlpipe-data"
@@ -74,13 +77,13 @@ def _handed_on(fd: int) -> bool:
         return False
 
 
-def _over(line: socket.socket, place: str, status: bytes, signals: errand.Signals) -> int | None:
+def _over(line: socket.socket, place: str, signals: errand.Signals) -> int | None:
     # A signal has to find either us before the command has begun, or somebody to whom it is passed on.
     passed_on = [number for number in errand.PASSED_ON if number not in signals.ignored]
     held = (*passed_on, signal.SIGTSTP, signal.SIGCONT)
     signal.pthread_sigmask(signal.SIG_BLOCK, held)
     try:
-        if not _begun(line, place, status, signals):
+        if not _begun(line, place, signals):
             return None
         for number in passed_on:
             signal.signal(number, lambda received, _frame: _tell(line, received))
@@ -92,17 +95,17 @@ def _over(line: socket.socket, place: str, status: bytes, signals: errand.Signal
     return _ended(line)
 
 
-def _begun(line: socket.socket, place: str, status: bytes, signals: errand.Signals) -> bool:
+def _begun(line: socket.socket, place: str, signals: errand.Signals) -> bool:
     """Hand it over. Before GO nothing has been done, so every failure is a no; after it none is."""
     try:
         line.settimeout(ANSWER_S)
         line.connect(place)
-        if peer_uid(line) != os.geteuid():
+        if peer(line)[1] != os.geteuid():
             return False
         fds = sorted(fd for fd in map(int, os.listdir("/proc/self/fd")) if _handed_on(fd))
-        if len(fds) >= errand.MOST_FDS:
+        if len(fds) >= errand.MOST_FDS or max(fds, default=0) > errand.HIGHEST_FD:
             return False
-        data = errand.own_errand(errand.marks(status), signals, fds).packed()
+        data = errand.own_errand(errand.marks(), signals, fds).packed()
         # What nobody takes from the line stays open in it: a pipe of ours would not end when we do.
         if line.recv(1) != errand.HELLO:
             return False
@@ -121,10 +124,11 @@ def _begun(line: socket.socket, place: str, status: bytes, signals: errand.Signa
     return True
 
 
-def peer_uid(line: socket.socket) -> int:
-    """Whose process is at the other end; the kernel says so."""
+def peer(line: socket.socket) -> tuple[int, int]:
+    """Which process is at the other end, and whose; the kernel says so."""
     said = line.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, errand.CREDENTIALS.size)
-    return int(errand.CREDENTIALS.unpack(said)[1])
+    pid, uid, _ = errand.CREDENTIALS.unpack(said)
+    return pid, uid
 
 
 def _tell(line: socket.socket, number: int) -> None:

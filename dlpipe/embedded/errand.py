@@ -29,6 +29,8 @@ STATUS_BYTES = 4
 PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGWINCH)
 """As they are. Of SIGTSTP and SIGCONT the command is sent what does the same without a terminal."""
 MOST_FDS = 64
+HIGHEST_FD = 500
+"""What is above must still fit into a select."""
 MOST_BYTES = 16 << 20
 LENGTH_BYTES = 4
 
@@ -125,18 +127,17 @@ def _numbers(mask: int) -> list[int]:
     return [number for number in range(1, 65) if mask >> (number - 1) & 1]
 
 
-def kernel_status() -> bytes:
+def kernel_status(pid: int) -> bytes:
     """OSError where there is no such thing."""
-    with open("/proc/self/status", "rb", buffering=0) as file:
+    with open(f"/proc/{pid}/status", "rb", buffering=0) as file:
         return file.read()
 
 
-def marks(status: bytes) -> list[str]:
-    """What has to be equal, or the command would not do the same there: the code, the interpreter, the surroundings.
+def marks() -> list[str]:
+    """What has to be equal, or the command would not do the same there: the code, the interpreter and what it reads.
 
     OSError where that cannot be told.
     """
-    root = os.stat("/")
     early = sorted(
         f"{name}={value}" for name, value in os.environ.items()
         if name.startswith(_EARLY) and name not in _GOES_ALONG
@@ -144,7 +145,7 @@ def marks(status: bytes) -> list[str]:
     # Where a script lies, or the current folder, says nothing about what is imported from elsewhere.
     path = sys.path if sys.flags.safe_path else sys.path[1:]
     searched = list(dict.fromkeys(place for place in path if place != _ROOT))
-    said = {
+    said: dict[str, object] = {
         "code": f"{_HERE} {_code()}",
         "packages": [os.stat(place).st_mtime_ns for place in searched if place.endswith(_PACKAGES)],
         "python": f"{sys.executable} {sys.version} {sys.prefix} {sys.getfilesystemencoding()}",
@@ -152,12 +153,36 @@ def marks(status: bytes) -> list[str]:
         "options": [sys.warnoptions, sorted(sys._xoptions.items())],
         "path": searched,
         "environment": early,
-        "identity": [line for line in status.splitlines() if line.startswith(_KERNEL)],
-        "namespaces": [os.readlink(f"/proc/self/ns/{name}") for name in sorted(os.listdir("/proc/self/ns"))],
-        "root": (root.st_dev, root.st_ino),
-        "niceness": os.getpriority(os.PRIO_PROCESS, 0),
     }
-    return [f"{name}: {value}".replace("\0", " ") for name, value in said.items()]
+    return _said(said)
+
+
+def rights(pid: int) -> list[str]:
+    """Who that process is, what it may and what it sees, as the kernel says: nobody is asked about himself.
+
+    OSError where that is not to be known.
+    """
+    place, root = f"/proc/{pid}", os.stat(f"/proc/{pid}/root")
+    said: dict[str, object] = {
+        "identity": [line for line in kernel_status(pid).splitlines() if line.startswith(_KERNEL)],
+        "label": _label(pid),
+        "namespaces": [os.readlink(f"{place}/ns/{name}") for name in sorted(os.listdir(f"{place}/ns"))],
+        "root": (root.st_dev, root.st_ino),
+        "niceness": os.getpriority(os.PRIO_PROCESS, pid),
+    }
+    return _said(said)
+
+
+def _label(pid: int) -> bytes:
+    try:
+        with open(f"/proc/{pid}/attr/current", "rb", buffering=0) as file:
+            return file.read()
+    except OSError:  # no SELinux, AppArmor or the like
+        return b""
+
+
+def _said(what: dict[str, object]) -> list[str]:
+    return [f"{name}: {value}".replace("\0", " ") for name, value in what.items()]
 
 
 def _counts(flag: str) -> bool:

@@ -27,7 +27,7 @@ from types import FrameType
 from typing import NoReturn
 
 from dlpipe.embedded import errand
-from dlpipe.embedded.ask import peer_uid
+from dlpipe.embedded.ask import peer
 from dlpipe.embedded.errand import Errand
 from dlpipe.embedded.files import own_dir_in_shared_place, private_dir
 from dlpipe.embedded.place import socket_in
@@ -50,10 +50,10 @@ _SENT = {int(number): number for number in errand.PASSED_ON} | {
 
 def serve(home: Path, run: Callable[[], object]) -> NoReturn:
     """Carry out commands, each by calling `run` in a child, until SIGTERM. One per data directory: the newest."""
-    status = errand.kernel_status()
+    status = errand.kernel_status(os.getpid())
     if b"\nThreads:\t1\n" not in status:
         raise RuntimeError("a process with threads must not be forked: what one of them holds would be held for good")
-    marks = errand.marks(status)
+    marks, rights = errand.marks(), errand.rights(os.getpid())
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, _end)
@@ -67,7 +67,7 @@ def serve(home: Path, run: Callable[[], object]) -> NoReturn:
     try:
         while True:
             line, _ = listener.accept()
-            _attend_in_child(line, listener, marks, run)
+            _attend_in_child(line, listener, [*marks, *rights], run)
             line.close()
     finally:
         with contextlib.suppress(FileNotFoundError):
@@ -130,14 +130,16 @@ def _say(text: str) -> None:
 def _attend(line: socket.socket, marks: Sequence[str], run: Callable[[], object]) -> None:
     """Check what is asked for, have it carried out, and report how it ended. Until GO everything may fail."""
     line.settimeout(HANDSHAKE_S)
-    if peer_uid(line) != os.geteuid():
+    client, uid = peer(line)
+    if uid != os.geteuid():
         return
+    theirs = errand.rights(client)
     line.sendall(errand.HELLO)
     asked = _received(line)
     if asked is None:
         return
     wanted, fds = asked
-    other = sorted({mark.partition(":")[0] for mark in {*wanted.marks} ^ {*marks}})
+    other = sorted({mark.partition(":")[0] for mark in {*wanted.marks, *theirs} ^ {*marks}})
     if other:
         _say(f"a command was left to its own process, as it differs in: {', '.join(other)}")
         return
@@ -152,14 +154,15 @@ def _received(line: socket.socket) -> tuple[Errand, list[int]] | None:
     said, fds, flags, _ = socket.recv_fds(line, 1, errand.MOST_FDS, socket.MSG_CMSG_CLOEXEC)
     if said != errand.HELLO:
         return None
-    length = int.from_bytes(_exactly(line, errand.LENGTH_BYTES), "big")
+    length = int.from_bytes(exactly(line, errand.LENGTH_BYTES), "big")
     if flags & socket.MSG_CTRUNC or length > errand.MOST_BYTES:
         return None
-    wanted = Errand.unpacked(_exactly(line, length))
+    wanted = Errand.unpacked(exactly(line, length))
     return (wanted, fds) if len(fds) == len(wanted.fds) + 1 else None
 
 
-def _exactly(line: socket.socket, count: int) -> bytes:
+def exactly(line: socket.socket, count: int) -> bytes:
+    """So many bytes, or ConnectionResetError."""
     found = bytearray()
     while len(found) < count:
         piece = line.recv(min(count - len(found), 1 << 16))
@@ -271,7 +274,7 @@ def _become(wanted: Errand, keeper: int, held: Collection[int], run: Callable[[]
             _behave(wanted.ignored)
             _speak(wanted)
             signal.pthread_sigmask(signal.SIG_SETMASK, held)
-            status = _carry_out(run)
+            status = carry_out(run)
         if status == -signal.SIGINT:
             signal.signal(signal.SIGINT, signal.SIG_DFL)
             os.kill(os.getpid(), signal.SIGINT)
@@ -322,7 +325,8 @@ def _stream(fd: int, form: str) -> io.TextIOWrapper | None:
     )
 
 
-def _carry_out(run: Callable[[], object]) -> int:
+def carry_out(run: Callable[[], object]) -> int:
+    """The exit status, or minus SIGINT, of a child that does this and then ends by os._exit."""
     try:
         run()
         status = 0
