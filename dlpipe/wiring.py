@@ -39,6 +39,7 @@ from dlpipe.core.torrents import TorrentPolicy
 from dlpipe.db import SqlDatabase, fresh
 from dlpipe.db.migrate import migrate
 from dlpipe.embedded.files import FileLock
+from dlpipe.embedded.nursery import Nursery
 from dlpipe.embedded.redis import PrivateRedis, is_owned
 from dlpipe.embedded.service import Service
 from dlpipe.embedded.stack import Stack, running
@@ -489,11 +490,17 @@ def idle() -> bool:
     return chosen.private_redis and not is_owned(chosen.home_dir) and running(chosen.home_dir) is None
 
 
-def stack(on_worker_death: Callable[[int], object], *, few_first: bool = False, ready: bool = False) -> Stack | None:
+def stack(
+    on_worker_death: Callable[[int], object],
+    *,
+    few_first: bool = False,
+    ready: bool = False,
+    nursery: Nursery | None = None,
+) -> Stack | None:
     """The processes behind `fetch` and `up`; None when Redis is elsewhere, and with it the workers.
 
     `few_first`: those that carry a job through start at once, the others when that did not do for a moment.
-    `ready`: with a process that carries out commands for others (ADR 40).
+    `ready`: with a process that carries out commands for others. `nursery`: what forks workers quickly (ADR 40).
     """
     chosen, own = settings(), private_redis()
     if own is None:
@@ -527,7 +534,7 @@ def stack(on_worker_death: Callable[[int], object], *, few_first: bool = False, 
     here = str(Path(__file__).resolve().parent.parent)
     path = os.pathsep.join([here, *filter(None, [os.environ.get("PYTHONPATH")])])
     env = {**loaded().handed_on, "DLPIPE_HOME": str(chosen.home_dir), "PYTHONPATH": path}
-    return Stack(chosen.home_dir, [*workers, helper, beat, *more], own, env, on_worker_death)
+    return Stack(chosen.home_dir, [*workers, helper, beat, *more], own, env, on_worker_death, nursery=nursery)
 
 
 def _ready_process(chosen: Settings) -> Service:

@@ -6,7 +6,7 @@ import signal
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -15,6 +15,9 @@ from dlpipe.cli.inputs import Entry, Inputs, inputs
 from dlpipe.cli.placing import place_in, prepare
 from dlpipe.core.errors import StageFailure
 from dlpipe.core.urls import redact
+
+if TYPE_CHECKING:
+    from dlpipe.embedded.nursery import Nursery
 
 POLL_S = 0.1
 FIRST_POLL_S = 0.01
@@ -78,6 +81,26 @@ def _paused(job_id: str) -> dict[str, str]:
     return {"error_code": "job_paused", "error_message_safe": f"it is paused. To let it go on: dlpipe resume {job_id}"}
 
 
+def _nursery() -> Nursery | None:
+    """What forks our workers, so that they need not import all of it again; not where others run the stack.
+
+    Made before anything that is ours alone: settings, threads, connections.
+    """
+    from dlpipe.embedded.ask import data_folder
+    from dlpipe.embedded.nursery import Nursery
+    from dlpipe.embedded.stack import is_run
+
+    try:
+        if is_run(Path(data_folder())):
+            return None
+    except (OSError, ValueError, RuntimeError):
+        return None
+    from dlpipe.cli.ready import load
+
+    load(commands=False)
+    return Nursery.plant(("celery.bin.celery", "celery.apps.worker", "celery.concurrency.thread"))
+
+
 def _pause_s(waited_s: float, look_s: float) -> float:
     """A small file is noticed at once, and a large one asked for seldom; looking takes a third of the time at most."""
     return max(min(POLL_S, max(FIRST_POLL_S, waited_s / 10)), 2 * look_s)
@@ -102,16 +125,21 @@ class _Fetch:
     waiting: dict[str, list[_Asked]] = field(default_factory=dict)
 
     def run(self, wanted: Inputs) -> int:
+        nursery = _nursery()
         from dlpipe import wiring
         from dlpipe.pipeline.reconcile import reconcile
         from dlpipe.tasks import deps
 
-        self.deps = deps()
-        self._plan(wanted)
-        stack = None
-        if self.waiting:
-            stack = wiring.stack(lambda _pid: reconcile(self.deps), few_first=True)
-            self._wait(stack)
+        try:
+            self.deps = deps()
+            self._plan(wanted)
+            if self.waiting:
+                if nursery is not None:
+                    nursery.soon()
+                self._wait(wiring.stack(lambda _pid: reconcile(self.deps), few_first=True, nursery=nursery))
+        finally:
+            if nursery is not None:
+                nursery.end()
         return self._finish()
 
     # ── planning ──────────────────────────────────────────────────────────────────────────────────

@@ -21,8 +21,9 @@ _LATER = (
 """What commands import when they need it. Not the Celery app, nor its tasks: they are made from settings."""
 
 
-def load() -> None:
-    for name in (*dict.fromkeys(module for module, _ in COMMANDS.values()), *_LATER):
+def load(*, commands: bool = True) -> None:
+    """All that commands and workers import; without the commands, what they have in common."""
+    for name in (*dict.fromkeys(module for module, _ in COMMANDS.values() if commands), *_LATER):
         import_module(name)
 
 

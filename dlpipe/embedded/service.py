@@ -15,6 +15,7 @@ from pathlib import Path
 
 from dlpipe.core.errors import InvalidInput, Misconfigured
 from dlpipe.embedded.files import open_log, tail
+from dlpipe.embedded.nursery import Forked, Nursery
 from dlpipe.embedded.spawn import start_tethered
 
 QUICK_S = 5.0
@@ -67,11 +68,14 @@ class Restarts:
 class Supervised:
     """A service and its current process, if it has one. Times are passed in."""
 
-    def __init__(self, service: Service, *, log_dir: Path, env: Mapping[str, str]) -> None:
+    def __init__(
+        self, service: Service, *, log_dir: Path, env: Mapping[str, str], nursery: Nursery | None = None
+    ) -> None:
         self.service = service
+        self._nursery = nursery
         self.log_file = log_dir / f"{service.name}.log"
         self._env = {**env, **service.env}
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: subprocess.Popen[bytes] | Forked | None = None
         self._restarts = Restarts()
         self._status = 0
         self._started_s = 0.0
@@ -86,10 +90,18 @@ class Supervised:
         output = open_log(self.log_file, limit_bytes=LOG_LIMIT_BYTES)
         try:
             self._log_from = os.lseek(output, 0, os.SEEK_END)
-            self._process = start_tethered(self.service.argv, log=output, env=self._env)
+            self._process = self._start(output)
         finally:
             os.close(output)
         self._started_s = now_s
+
+    def _start(self, log_fd: int) -> subprocess.Popen[bytes] | Forked:
+        if self._nursery is not None and self._nursery.fits(self.service.argv):
+            try:
+                return self._nursery.start(self.service.argv, log=log_fd, env=self._env)
+            except OSError as error:
+                log.info("%s is not forked, but started anew: %s", self.service.name, error)
+        return start_tethered(self.service.argv, log=log_fd, env=self._env)
 
     def plan_start(self, now_s: float) -> None:
         self._due_s = now_s + self.service.after_s
@@ -107,7 +119,7 @@ class Supervised:
             return None
         self._process = None
         _kill_group(process.pid)
-        self._status = process.returncode
+        self._status = process.returncode or 0
         return process.pid
 
     def plan_restart(self, now_s: float) -> None:
@@ -134,7 +146,7 @@ class Supervised:
     def await_end(self, timeout_s: float) -> bool:
         if self._process is None:
             return True
-        with contextlib.suppress(subprocess.TimeoutExpired):
+        with contextlib.suppress(subprocess.TimeoutExpired, TimeoutError):
             self._process.wait(max(timeout_s, 0.0))
         return self.reap() is not None
 

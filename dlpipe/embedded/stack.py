@@ -17,6 +17,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from dlpipe.embedded.files import FileLock, private_dir, write_whole
+from dlpipe.embedded.nursery import Nursery
 from dlpipe.embedded.process import birth
 from dlpipe.embedded.redis import PrivateRedis
 from dlpipe.embedded.service import Service, Supervised
@@ -48,6 +49,7 @@ class Stack:
         env: laid over the environment of this process.
         on_worker_death: told the pid of every service that ended by itself, before it is started again.
         log_dir: `<home>/log` unless given.
+        nursery: forks those services that fit it; without one, or when it is gone, they are started anew.
         clock: seconds that only grow.
     """
 
@@ -60,6 +62,7 @@ class Stack:
         on_worker_death: Callable[[int], object] | None = None,
         log_dir: Path | None = None,
         *,
+        nursery: Nursery | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._home = Path(home).resolve()
@@ -72,7 +75,8 @@ class Stack:
         self._started_at = ""
         complete = {**os.environ, **env}
         self._services = [
-            Supervised(command, log_dir=log_dir or self._home / "log", env=complete) for command in commands
+            Supervised(command, log_dir=log_dir or self._home / "log", env=complete, nursery=nursery)
+            for command in commands
         ]
 
     @property
@@ -151,6 +155,11 @@ class Stack:
         info = StackInfo(pid, birth(pid) or "", self._started_at, self.pids, here=True)
         private_dir(self._info_file.parent)
         write_whole(self._info_file, json.dumps(asdict(info)))
+
+
+def is_run(home: Path) -> bool:
+    """Somebody runs a stack on this data directory."""
+    return _lock(Path(home).resolve()).is_held_elsewhere()
 
 
 def running(home: Path) -> StackInfo | None:
