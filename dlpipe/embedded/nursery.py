@@ -39,7 +39,10 @@ class Forked:
 
     def poll(self) -> int | None:
         if self.returncode is None:
-            gone, status = os.waitpid(self.pid, os.WNOHANG)
+            try:
+                gone, status = os.waitpid(self.pid, os.WNOHANG)
+            except ChildProcessError:  # whoever started us ignores the end of children, so the kernel forgot it
+                gone, status = self.pid, 0
             if gone:
                 self.returncode = os.waitstatus_to_exitcode(status)
         return self.returncode
@@ -139,6 +142,9 @@ def _tend(line: socket.socket, owner: int, modules: Sequence[str]) -> NoReturn:
         nothing = os.open(os.devnull, os.O_RDWR)
         for fd in (0, 1, 2):
             os.dup2(nothing, fd)
+        # What was left open for the owner is not left open for services.
+        os.closerange(3, line.fileno())
+        os.closerange(line.fileno() + 1, os.sysconf("SC_OPEN_MAX"))
         while os.getppid() == owner:
             said, fds, _, _ = socket.recv_fds(line, 1, 1, socket.MSG_CMSG_CLOEXEC)
             if said == _FORK:

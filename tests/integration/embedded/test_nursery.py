@@ -26,6 +26,7 @@ SERVICE = """
 import json, os, signal, sys, time
 state = {"pid": os.getpid(), "parent": os.getppid(), "words": sys.argv[1:], "name": __name__, "path": sys.path[0],
          "mark": os.environ.get("MARK"), "session": os.getsid(0), "heavy": "calendar" in sys.modules,
+         "open": [fd for fd in range(3, 20) if os.path.exists(f"/proc/self/fd/{fd}")],
          "term": str(signal.getsignal(signal.SIGTERM)), "stdin": os.readlink("/proc/self/fd/0")}
 print(json.dumps(state), flush=True)
 if sys.argv[1] == "end":
@@ -39,6 +40,7 @@ from dlpipe.embedded.nursery import Nursery
 from dlpipe.embedded.redis import PrivateRedis
 from dlpipe.embedded.stack import Service, Stack
 home, words = Path(sys.argv[1]), sys.argv[2:]
+os.dup2(1, 9)  # as a shell may leave something open
 signal.signal(signal.SIGTERM, signal.default_int_handler)  # as fetch has it
 nursery = Nursery.plant(("calendar",))
 nursery.soon()
@@ -86,6 +88,7 @@ def test_a_service_is_a_forked_child_of_the_owner_as_if_it_were_started(begin: A
     assert (told["words"], told["name"], told["mark"]) == (["stay", "a b", ""], "__main__", "stack")
     assert (told["session"], told["path"], told["stdin"]) == (told["pid"], str(home.parent), "/dev/null")
     assert told["term"] == str(signal.SIG_DFL), "not what the owner does when it is told to end"
+    assert told["open"] == [], "nothing but its own streams"
     assert told["heavy"], "what was imported before is there"
 
 
