@@ -10,9 +10,10 @@ def main() -> None:
     status = carried_out(sys.argv[1:])
     if status is not None:
         sys.exit(status)
-    from dlpipe.cli import main as carry_out
+    from dlpipe.cli import main as run
+    from dlpipe.embedded.ready import carry_out, end
 
-    carry_out()
+    end(carry_out(run))
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ Everything is made when first used and once per process; a forked child makes it
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
 import sys
@@ -363,6 +364,8 @@ def database() -> SqlDatabase:
     if chosen.private_database and made.sqlite_file is not None:
         _make_if_absent(made, made.sqlite_file)
     made.check_schema()
+    # With its last connection SQLite puts its journal into the file; without an interpreter's own end none is closed.
+    atexit.register(made.close)
     return made
 
 

@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
 from dlpipe.embedded.errand import LENGTH_BYTES
-from dlpipe.embedded.ready import carry_out, exactly
+from dlpipe.embedded.ready import carry_out, end, exactly
 from dlpipe.embedded.tether import die_with_parent
 
 _SOON, _FORK = b"S", b"F"
@@ -186,7 +186,6 @@ def _fork_away(line: socket.socket, owner: int, log: int, data: bytes) -> int:
 
 
 def _be_the_service(owner: int, log: int, data: bytes) -> NoReturn:
-    status = _FAILED
     try:
         os.setsid()
         deadline = time.monotonic() + _HANDED_OVER_S
@@ -212,8 +211,8 @@ def _be_the_service(owner: int, log: int, data: bytes) -> NoReturn:
         sys.path[:] = dict.fromkeys([*named, *own])
         importlib.invalidate_caches()
         sys.argv = words
-        status = carry_out(lambda: runpy.run_module(words[0], run_name="__main__", alter_sys=True))
+        end(carry_out(lambda: runpy.run_module(words[0], run_name="__main__", alter_sys=True)))
     except BaseException:
         sys.excepthook(*sys.exc_info())
     finally:
-        os._exit(status & 0xFF)
+        os._exit(_FAILED)

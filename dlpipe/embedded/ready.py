@@ -267,21 +267,17 @@ def _heard(line: socket.socket) -> bytes:
 
 def _become(wanted: Errand, keeper: int, held: Collection[int], run: Callable[[], object]) -> NoReturn:
     """In the command's own process: be what the client is, and do it."""
-    status = _FAILED
     try:
         die_with_parent(int(_ctrl_c(wanted)))
         if os.getppid() == keeper:
             _behave(wanted.ignored)
             _speak(wanted)
             signal.pthread_sigmask(signal.SIG_SETMASK, held)
-            status = carry_out(run)
-        if status == -signal.SIGINT:
-            signal.signal(signal.SIGINT, signal.SIG_DFL)
-            os.kill(os.getpid(), signal.SIGINT)
+            end(carry_out(run))
     except BaseException:
         sys.excepthook(*sys.exc_info())
     finally:
-        os._exit(status & 0xFF)
+        os._exit(_FAILED)
 
 
 def _behave(ignored: Sequence[str]) -> None:
@@ -326,7 +322,7 @@ def _stream(fd: int, form: str) -> io.TextIOWrapper | None:
 
 
 def carry_out(run: Callable[[], object]) -> int:
-    """The exit status, or minus SIGINT, of a child that does this and then ends by os._exit."""
+    """Do it, and all that an interpreter does at its end, less taking itself apart; what `end` is to be told."""
     try:
         run()
         status = 0
@@ -336,7 +332,6 @@ def carry_out(run: Callable[[], object]) -> int:
         sys.excepthook(*sys.exc_info())
         # A shell is to see that it was interrupted, as Python does it.
         status = -signal.SIGINT if isinstance(error, KeyboardInterrupt) else 1
-    # What an interpreter does at its end, less taking apart what goes with the process anyway.
     for thread in threading.enumerate():
         if not thread.daemon and thread is not threading.current_thread():
             thread.join()
@@ -348,6 +343,14 @@ def carry_out(run: Callable[[], object]) -> int:
         except OSError:
             status = _FLUSH_FAILED
     return status
+
+
+def end(status: int) -> NoReturn:
+    """With that exit status, or by SIGINT: at once, as all there is goes with the process anyway."""
+    if status < 0:
+        signal.signal(-status, signal.SIG_DFL)
+        os.kill(os.getpid(), -status)
+    os._exit(status & 0xFF)
 
 
 def _status(code: object) -> int:
