@@ -13,6 +13,7 @@ from ops.bench.ground import SLOW_BYTES_S, Ground, Sample, expect, settle
 from ops.bench.options import Options
 from ops.bench.processes import ROOT, environment, program, timed
 from ops.bench.table import Kind, Row, turns
+from ops.bench.throttle import LATE_S
 
 GROUP = "stream"
 SEGMENTS = 4
@@ -99,8 +100,9 @@ def _segments(ground: Ground, sample: Sample, rounds: int) -> Row:
         return lambda sample, folder: ours(sample, folder, **wanted)
 
     took, _ = _interleaved(ground, slow, {"one": over(1), "some": over(SEGMENTS)}, rounds, warm=False)
-    fastest = sample.size / SLOW_BYTES_S
-    if min(took["one"]) < 0.95 * fastest or min(took["some"]) < 0.95 * fastest / SEGMENTS:
+    fastest = 0.95 * sample.size / SLOW_BYTES_S
+    # What the line makes good, when it is woken late, it may have made good at the end: little, but not of a trial.
+    if min(took["one"]) < fastest - LATE_S or min(took["some"]) < fastest / SEGMENTS - LATE_S:
         raise BenchFailed(f"the line was faster than {SLOW_BYTES_S} bytes/s for each connection: {took}")
     return Row(
         GROUP,

@@ -13,7 +13,7 @@ import threading
 import time
 
 _PIECE = 16 << 10
-_LATE_S = 0.1
+LATE_S = 0.1
 
 
 def main(port: int, target: int, bytes_s: int) -> None:
@@ -35,7 +35,7 @@ def _relay(client: socket.socket, target: int, bytes_s: int) -> None:
         while piece := server.recv(_PIECE):
             # Idle time is not saved up, so a pause between two requests buys no burst; what is made good is that a
             # busy machine wakes us late.
-            free_at = max(free_at, time.monotonic() - _LATE_S) + len(piece) / bytes_s
+            free_at = max(free_at, time.monotonic() - LATE_S) + len(piece) / bytes_s
             client.sendall(piece)
             time.sleep(max(0.0, free_at - time.monotonic()))
 

@@ -55,8 +55,10 @@ def _ops(world: World, kind: Kind, job_id: str) -> Iterator[str]:
 
 def _records(world: World, kind: Kind, job_id: str) -> Iterator[str]:
     wanted = 0 if kind.code else 1
-    for table, column in (("artifacts", "created_by_job_id"), ("job_artifacts", "job_id"), ("manifest", "job_id")):
-        found = world.sql(f"SELECT * FROM {table} WHERE {column} = :job", job=job_id)
+    results = "job_id = :job AND role = 'result'"  # a replay has an input as well
+    owned = {"artifacts": "created_by_job_id = :job", "job_artifacts": results, "manifest": "job_id = :job"}
+    for table, condition in owned.items():
+        found = world.sql(f"SELECT * FROM {table} WHERE {condition}", job=job_id)
         if len(found) != wanted:
             yield f"{len(found)} rows in {table}"
     for artifact in world.artifacts(job_id):

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -76,7 +77,11 @@ class Command:
         return found
 
     def staged_bytes(self) -> int:
-        return sum(part.stat().st_size for part in self.home.glob("store/.staging/*/*.part"))
+        found = 0
+        for part in self.home.glob("store/.staging/*/*.part"):
+            with suppress(FileNotFoundError):  # it was begun anew, or has its final name by now
+                found += part.stat().st_size
+        return found
 
     def all_gone(self) -> bool:
         return not self.processes()
