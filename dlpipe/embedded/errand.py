@@ -120,7 +120,8 @@ class Signals:
     def __init__(self, status: bytes) -> None:
         found = {line[:7]: int(line[7:], 16) for line in status.splitlines() if line[:7] in (b"SigBlk:", b"SigIgn:")}
         self.blocked = _numbers(found[b"SigBlk:"])
-        self.ignored = _numbers(found[b"SigIgn:"])
+        # The C library keeps 32 and 33 to itself, and lets nobody set them; `make` hands them on as ignored.
+        self.ignored = [number for number in _numbers(found[b"SigIgn:"]) if number in signal.valid_signals()]
 
 
 def _numbers(mask: int) -> list[int]:

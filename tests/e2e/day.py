@@ -37,7 +37,7 @@ _VARIES = (
     (re.compile(r"\b(bytes_written|resumed_from_bytes|range_start|elapsed_ms|fsync_ms)=\d+"), r"\1=<count>"),
     (re.compile(r"\(schema \d{4}\)"), "(schema <number>)"),
     (re.compile(r"\(debug id [0-9a-f]+\)"), "(debug id <id>)"),
-    (re.compile(r"\bworker(\d) \d+|\b(helper|beat) \d+"), "<pid>"),
+    (re.compile(r"\bworker(\d) \d+|\b(helper|beat|ready) \d+"), "<pid>"),
     # the op of a paused stream, before and after reconcile has come by
     (re.compile(r"STREAM +(started|abandoned) +(\d+ .*?) (-|fence_overtaken)$", re.MULTILINE), r"STREAM left \2"),
     # `dlpipe top`: how far the machine has come by then

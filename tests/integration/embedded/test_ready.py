@@ -256,6 +256,12 @@ def test_an_ignored_ctrl_c_stays_ignored(world: World, tmp_path: Path) -> None:
     assert child.wait(20) == 7
 
 
+def test_signals_that_only_the_c_library_may_set_are_left_alone() -> None:
+    ignored = 1 << (33 - 1) | 1 << (signal.SIGHUP - 1)
+    found = errand.Signals(f"SigBlk:\t{0:016x}\nSigIgn:\t{ignored:016x}\n".encode())
+    assert found.ignored == [signal.SIGHUP]
+
+
 def test_ctrl_z_stops_both_and_both_go_on(world: World, tmp_path: Path) -> None:
     world.serve()
     child = world.ask("wait", str(tmp_path / "go"))
