@@ -13,7 +13,7 @@ import click
 from dlpipe.cli import EXIT_FAILED, EXIT_OK, output
 from dlpipe.cli.jobs import unknown
 from dlpipe.core.downloads import DownloadView, Removal
-from dlpipe.core.errors import DlpipeError, InvalidInput
+from dlpipe.core.errors import DlpipeError, InvalidInput, TorrentOutage
 from dlpipe.core.metainfo import MAX_FILE_BYTES
 from dlpipe.core.torrents import DownloadStatus
 
@@ -233,9 +233,9 @@ def sync(as_json: bool) -> int:
 
     deps = torrent_deps()
     done: Counter[str] = Counter()
-    _work(deps, done, early=True)
+    outage = _work(deps, done, early=True)
     report = torrent_sync.sync(deps, send=False)
-    _work(deps, done, early=False)
+    report.outage = _work(deps, done, early=False) or report.outage or outage
     told = {**asdict(report), "enqueued": done["queued"], "registered": done["downloading"]}
     if as_json:
         output.as_json(told)
@@ -244,16 +244,25 @@ def sync(as_json: bool) -> int:
     return EXIT_FAILED if report.outage else EXIT_OK
 
 
-def _work(deps: TorrentDeps, done: Counter[str], *, early: bool) -> None:
-    """Do here what a worker would be told to."""
+_POSTPONED = "postponed: "
+_NOT_ASKED = frozenset({f"{_POSTPONED}{TorrentOutage.code}", f"{_POSTPONED}{TorrentOutage.login_refused}"})
+
+
+def _work(deps: TorrentDeps, done: Counter[str], *, early: bool) -> str | None:
+    """Do here what a worker would be told to; the code of the outage that was met, if one was."""
     from dlpipe.pipeline import torrent_files
     from dlpipe.pipeline import torrents as downloads
 
+    outage = None
     for found in downloads.take_due(deps, early=early):
         queued = found.job.status is DownloadStatus.QUEUED
         said = (downloads.enqueue if queued else torrent_files.register)(deps, found.job.job_id)
         output.note(f"{found.job.job_id} {said}")
+        if said in _NOT_ASKED:
+            outage = said.removeprefix(_POSTPONED)
+            continue
         done[found.job.status] += 1
+    return outage
 
 
 @torrents.command(

@@ -140,6 +140,8 @@ class TorrentOutage(DlpipeError):
     """The torrent client could not be asked: nobody knows what it has. Never to be read as "not found"."""
 
     code = "torrent_outage"
+    login_refused = "torrent_login_refused"
+    """The code of an outage that credentials can end."""
     hint = (
         "Check that qBittorrent is running and that its address and credentials are right; the work goes on by itself."
     )

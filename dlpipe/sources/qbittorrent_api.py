@@ -20,7 +20,6 @@ from requests import RequestException, Response
 
 from dlpipe.core.errors import Misconfigured, TorrentOutage
 
-LOGIN_REFUSED = "torrent_login_refused"
 CONNECT_S, READ_S = 5.0, 30.0
 LOGIN_PAUSE_S = 900.0
 _API_KEY = re.compile(r"[\x21-\x7e]+\Z")
@@ -141,7 +140,7 @@ def asking(host: str) -> Iterator[None]:
 def _refused(message: str) -> TorrentOutage:
     return TorrentOutage(
         message,
-        code=LOGIN_REFUSED,
+        code=TorrentOutage.login_refused,
         hint="Check the user name and password, or the API key; a ban ends by itself, or when qBittorrent restarts.",
     )
 

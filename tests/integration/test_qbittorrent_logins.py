@@ -46,7 +46,7 @@ def test_wrong_credentials_do_not_end_in_a_ban(tmp_path: Path) -> None:
         for _ in range(5):
             with pytest.raises(TorrentOutage) as outage:
                 client.torrents(["a" * 40])
-            assert outage.value.code == qbittorrent_api.LOGIN_REFUSED
+            assert outage.value.code == TorrentOutage.login_refused
             assert "wrong" not in str(outage.value)
         assert connected(server).torrents(["a" * 40]) == {}
 
@@ -62,7 +62,7 @@ def test_a_ban_is_an_outage_until_it_ends(tmp_path: Path) -> None:
         for _ in range(3):
             with pytest.raises(TorrentOutage) as outage:
                 client.torrents(["a" * 40])
-            assert outage.value.code == qbittorrent_api.LOGIN_REFUSED
+            assert outage.value.code == TorrentOutage.login_refused
         server.stop()
         server.start()  # which forgets bans
         with pytest.raises(TorrentOutage, match="a short time ago"):
@@ -81,7 +81,7 @@ def test_an_api_key_is_enough_where_there_are_any(server: QBittorrentServer) -> 
     server.api.app_delete_api_key()
     with pytest.raises(TorrentOutage) as outage:
         QBittorrent(api, lambda url: b"").torrents(["a" * 40])
-    assert outage.value.code == qbittorrent_api.LOGIN_REFUSED
+    assert outage.value.code == TorrentOutage.login_refused
 
 
 def test_it_listens_on_loopback_only(server: QBittorrentServer) -> None:
