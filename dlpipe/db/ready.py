@@ -52,6 +52,12 @@ class _Spelled:
         self._makes = _processes(dialect, {name: bind.type for name, bind in binds.items()}, "bind_processor")
         self._given = frozenset(name for name, bind in binds.items() if bind.required)
         self._fixed = {name: self._made(name, bind.value) for name, bind in binds.items() if not bind.required}
+        defaults = [(column, column.default) for column in compiled.insert_prefetch]
+        defaults += [(column, column.onupdate) for column in compiled.update_prefetch]
+        for column, default in defaults:
+            if not default.is_scalar:
+                raise ValueError("a value that is made at each execution cannot be made ready")
+            self._fixed[column.key] = self._made(column.key, default.arg)
         self._order: Sequence[str] | None = compiled.positiontup if compiled.positional else None
         types = {column.key: column.type for column in statement.exported_columns}
         row: Any = namedtuple("Row", types, rename=True)  # type: ignore[misc]

@@ -81,3 +81,18 @@ def test_a_broken_rule_is_the_error_it_is_otherwise_and_shows_no_values(bench: B
     ):
         broken(connection, {"its_job": job_id, "its_status": "secret-word"})
     assert "secret-word" not in str(told.value).partition("DETAIL")[0]
+
+
+def test_values_that_columns_have_by_themselves_are_written(bench: Bench) -> None:
+    made = sa.Table(
+        "made", sa.MetaData(), sa.Column("name", sa.String(9), primary_key=True),
+        sa.Column("by", sa.String(9), default="first", onupdate="second"),
+    )  # fmt: skip
+    name = sa.bindparam("its_name", type_=sa.String(9))
+    with bench.database.engine.connect() as connection, connection.begin() as begun:
+        made.create(connection)
+        Ready(sa.insert(made).values(name=name))(connection, {"its_name": "a"})
+        assert connection.execute(sa.select(made)).all() == [("a", "first")]
+        Ready(sa.update(made).values(name=name))(connection, {"its_name": "b"})
+        assert connection.execute(sa.select(made)).all() == [("b", "second")]
+        begun.rollback()
