@@ -162,8 +162,6 @@ def plan_each(deps: Deps, requests: Iterable[Mapping[str, Any]]) -> Iterator[Pla
             if written is not None:
                 yield from written.result()
             written = writer.submit(_write_batch, deps, batch) if batch else None
-        if written is not None:
-            yield from written.result()
 
 
 def _write_batch(deps: Deps, batch: Sequence[_Checked]) -> list[Planned]:
