@@ -83,6 +83,9 @@ class StreamResult:
     quota_need: int | None = None
     quota_floor: int | None = None
     quota_margin_percent: int | None = None
+    resume_decision: str | None = None
+    resume_reason: str | None = None
+    """What was decided instead of what RESUME says: an earlier worker began with that, and left bytes behind."""
 
 
 @dataclass(frozen=True, slots=True)

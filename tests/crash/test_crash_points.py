@@ -140,6 +140,8 @@ def test_whoever_is_killed_the_job_ends_once(
         assert cell.resumes <= resumed < cell.resumes + (MIB if point == "stream.chunk" else 1)
         assert streamed["bytes_written"] == len(BODY) - resumed
         assert [get.start for get in gets] == [resumed] * len(gets)
+        (noted,) = world.sql("SELECT resume_decision FROM manifest WHERE job_id = :job_id", job_id=job_id)
+        assert noted.resume_decision == ("complete" if resumed == len(BODY) else "resume")
     placed = result(world.op(job_id, OpType.FINALIZE))
     assert placed["already_there"] == cell.found
     if stage == "dedupe":

@@ -284,7 +284,7 @@ def test_nodes_are_drained_and_taken_back(
                 "node": "b", "stand": "draining", "running": 0, "held": 0, "handed_on": 0, "elsewhere": True,
             }  # fmt: skip
             assert not fleet.sql("SELECT 1 FROM artifact_jobs WHERE attempts > 0")
-            assert nodes.workers["b"].says("it takes no new jobs")
+            fleet.until(lambda: nodes.workers["b"].says("it takes no new jobs"), "it to hear of that")
             plan("second", 8)
             fleet.until(lambda: nodes.done() == len(bodies), "the other one to do them")
             assert nodes.staging("b") == []

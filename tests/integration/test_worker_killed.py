@@ -69,8 +69,9 @@ def test_a_stream_cut_off_by_kill_9_goes_on_from_the_bytes_that_are_there(fleet:
     assert rest.sent == SIZE - held + OVERLAP
     (row,) = fleet.sql("SELECT resumed_from_bytes, bytes_written, resume_decision FROM manifest")
     assert tuple(row) == (held, SIZE - held, "resume")
+    # A broker that saw the connection break gives the message again: whichever comes first goes on, it or a new run.
     job = fleet.job(url)
-    assert (job.run, job.attempts) == (2, 1)
+    assert (job.run, job.attempts) in {(2, 1), (1, 0)}
 
 
 def test_workers_killed_one_after_the_other_never_lose_what_came(fleet: Fleet, web: WebServer) -> None:

@@ -87,8 +87,7 @@ class Index(Stage):
         }
         if not again:  # of how the bytes came a replay measures nothing
             facts |= {
-                "resume_decision": decided.decision if isinstance(decided, ResumeResult) else None,
-                "resume_reason": decided.reason if isinstance(decided, ResumeResult) else None,
+                **_decision(decided, streamed),
                 "bytes_written": streamed.bytes_written,
                 "resumed_from_bytes": streamed.resumed_from_bytes,
                 "elapsed_ms": streamed.elapsed_ms,
@@ -98,6 +97,15 @@ class Index(Stage):
             }
         unit.registry.note(index.artifact_uuid, job.job_id, facts)
         return State.INDEXED
+
+
+def _decision(decided: Result | None, streamed: StreamResult) -> dict[str, Any]:
+    """What was decided on held bytes; the stream's word is the later one."""
+    if streamed.resume_decision is not None:
+        return {"resume_decision": streamed.resume_decision, "resume_reason": streamed.resume_reason}
+    if isinstance(decided, ResumeResult):
+        return {"resume_decision": decided.decision, "resume_reason": decided.reason}
+    return {}
 
 
 def _quota(streamed: StreamResult) -> dict[str, Any] | None:

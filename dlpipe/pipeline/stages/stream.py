@@ -31,16 +31,16 @@ class Stream(Stage):
         job = work.job
         if stored.is_replay(job):
             return self._from_store(work)
-        decided = in_run(work.results, OpType.RESUME, ResumeResult)
+        told = in_run(work.results, OpType.RESUME, ResumeResult)
         began = self.deps.clock()
         with ExitStack() as stack:
             admission = stack.enter_context(Admission(self.deps, job))
-            if decided.decision != "complete":
+            if told.decision != "complete":
                 admission.ask(in_run(work.results, OpType.HEAD, HeadResult).content_length)
             part = stack.enter_context(
                 self.deps.staging.claim(job.scope.tenant_id, job.canonical_url, job.job_id, job.fence)
             )
-            decided = self._as_it_is_now(work, part, decided)
+            decided = self._as_it_is_now(work, part, told)
             fetch = Fetch(self.deps, work, part, admission)
             held = part.verify(decided.range_start) if decided.range_start else 0
             if decided.decision == "discard" or _is_promised_to_another(part, job):
@@ -64,6 +64,8 @@ class Stream(Stage):
                 host=fetch.host,
                 **_figures(admission.first),
                 final_url_sha256=facts.final_url_sha256 if facts else "",
+                resume_decision=decided.decision if decided is not told else None,
+                resume_reason=decided.reason if decided is not told else None,
             )
 
     def _as_it_is_now(self, work: Work, part: Part, decided: ResumeResult) -> ResumeResult:
