@@ -10,12 +10,13 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from celery import Task, signals
+from celery.exceptions import Reject
 from celery.result import EagerResult
 
 from dlpipe import presence, wiring
 from dlpipe.celery import CeleryPublisher, app
 from dlpipe.core.downloads import StartAnswer
-from dlpipe.core.errors import BrokerUnavailable, DlpipeError, LeaseUnavailable
+from dlpipe.core.errors import BrokerUnavailable, DlpipeError, LeaseUnavailable, NotBegun
 from dlpipe.core.flow import STAGES, Queue
 from dlpipe.core.model import Scope
 from dlpipe.pipeline import dispatch as dispatching
@@ -72,6 +73,8 @@ def plan_many(requests: Iterable[Mapping[str, Any]]) -> PlanSummary:
 
 def _stage(task: Any, name: str, job_id: str, run: int) -> str:
     outcome = runner.run(deps(), name, job_id, run)
+    if isinstance(outcome, runner.Dropped) and outcome.reason == NotBegun.code:
+        raise Reject(outcome.reason, requeue=True)
     if not outcome.goes_on:
         task.request.chain = None  # the rest of the chain has nothing to do
     elif isinstance(outcome, runner.Done) and wiring.settings().own_node:

@@ -14,6 +14,7 @@ from typing import Any
 
 import sqlalchemy as sa
 from celery import Celery
+from kombu.pools import connections, producers
 
 from dlpipe import defaults
 from dlpipe.db import SqlDatabase
@@ -245,6 +246,9 @@ def disconnect(app: Celery) -> None:
     """Close its connections too; by itself it leaves that to whoever collects the garbage."""
     pool: Any = app.pool
     pool.force_close_all()
+    for group in (connections, producers):  # kept for all apps of the process, by their brokers' addresses
+        for broker in [broker for broker, kept in group.items() if pool in (kept, getattr(kept, "connections", None))]:
+            group.pop(broker)
     app.close()
 
 

@@ -65,6 +65,13 @@ class LeaseUnavailable(DlpipeError):
     hint = "Check that Redis is running and that DLPIPE_REDIS_URL names it; the work goes on by itself."
 
 
+class NotBegun(LeaseUnavailable):
+    """This process is told to end, so it begins nothing more: another one does it."""
+
+    code = "not_begun"
+    hint = "Nothing was changed; the message went back to its queue."
+
+
 class BrokerUnavailable(DlpipeError):
     """The broker did not answer. The jobs are on record and are sent when it is back."""
 

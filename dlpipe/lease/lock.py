@@ -15,7 +15,7 @@ from contextlib import contextmanager
 import redis
 from redis.exceptions import RedisError
 
-from dlpipe.core.errors import LeaseBusy, LeaseUnavailable, Misconfigured
+from dlpipe.core.errors import LeaseBusy, LeaseUnavailable, Misconfigured, NotBegun
 from dlpipe.core.ports import Lease
 from dlpipe.lease import owner as process
 from dlpipe.lease import stops
@@ -152,7 +152,7 @@ class RedisLeases:
 
     def _acquire(self, job_id: str) -> HeldLease:
         if self._ending:
-            raise LeaseUnavailable("this process is ending and begins nothing more")
+            raise NotBegun("this process is ending and begins nothing more")
         self._give_back_owed()
         owner = self._owner if isinstance(self._owner, str) else self._owner()
         token = f"{owner}.{uuid.uuid4().hex}"

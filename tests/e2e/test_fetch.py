@@ -221,6 +221,8 @@ def test_two_fetches_at_once_share_one_stack(command: Command, web: WebServer) -
     ids = {json.loads(line)["job_id"] for out, _ in results for line in out.splitlines()}
     assert len(ids) == 6
     assert all(len(web.gets(f"/{n}.bin")) == 1 for n in range(6)), "no file is fetched twice"
+    # Whoever was done first ended the stack under the other one's jobs.
+    assert "lost_messages" not in (command.home / "log" / "helper.log").read_text()
 
 
 def test_what_was_planned_before_is_done_by_up_and_down_ends_it(command: Command, web: WebServer) -> None:

@@ -155,6 +155,26 @@ def test_a_forced_end_costs_no_bytes_either(pool: str, how: str, line: Line, own
     assert_at_most_twice(web, "/silent", SENT)
 
 
+@pytest.mark.everywhere
+@pytest.mark.parametrize("pool", POOLS)
+def test_messages_that_a_worker_does_not_begin_with_are_put_back(pool: str, fleet: Fleet, web: WebServer) -> None:
+    held_up = web.put("/mute", b"held up", mute="HEAD")
+    old = fleet.worker("old", "-Q", "net", "--prefetch-multiplier", "4", pool=pool, size=1, **PATIENT)
+    fleet.plan([held_up])
+    fleet.until(lambda: any(one.method == "HEAD" for one in web.log), "the server to be asked", old)
+    bodies = {web.put(f"/{n}", body): body for n in range(3) if (body := os.urandom(1000))}
+    fleet.plan(list(bodies))
+    fleet.until(lambda: fleet.waiting() == 0, "the worker to have taken all messages", old)
+    fleet.until(tell(old, signal.SIGTERM), "the worker to end", within_s=15)
+    assert fleet.waiting() == len(bodies), old.log.read_text()
+    web.release("/mute")
+    fleet.worker("new", pool=pool, size=1)
+    fleet.until(lambda: fleet.done() == len(bodies), "those jobs to end")
+    fleet.beat()
+    fleet.until(lambda: fleet.done() == len(bodies) + 1, "the job that was held up to end")
+    fleet.assert_each_once(bodies | {held_up: b"held up"})
+
+
 def taken(fleet: Fleet) -> bool:
     """Has the worker taken what the server had to send? Then it waits for more."""
     parts = (fleet.home / "store" / ".staging").rglob("*.part")
