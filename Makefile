@@ -4,8 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 PYTHON_FILES := dlpipe ops tests $(wildcard *.py)
 
-# Processes that pytest spreads over; 0 runs everything in one.
-WORKERS ?= 2
+# Processes that pytest spreads over, one more than CI has processors, as tests wait a lot; 0 runs everything in one.
+WORKERS ?= 3
 # Passed on, as in: make test ARGS='-k resume -x'
 ARGS ?=
 

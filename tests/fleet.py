@@ -21,6 +21,7 @@ from dlpipe.db import SqlDatabase
 from dlpipe.embedded.process import birth
 from dlpipe.embedded.tether import tethered
 from dlpipe.settings import load
+from tests.forks import Forked, Forks, forks
 from tests.servers import Valkey, wait_until
 from tests.shelf import Folder, Shelf
 from tests.world import sha256, staged
@@ -49,10 +50,14 @@ class Process:
 
     def __init__(self, name: str, argv: list[str], env: Mapping[str, str], cwd: Path, log: Path) -> None:
         self.name, self.log = name, log
+        self._child: Forked | subprocess.Popen[bytes]
         with log.open("ab") as out:
-            self._child = subprocess.Popen(
-                tethered(argv), env=dict(env), cwd=cwd, stdin=subprocess.DEVNULL, stdout=out, stderr=out
-            )
+            if Forks.fit(argv, env):
+                self._child = forks().start(argv, env, cwd, out.fileno())
+            else:
+                self._child = subprocess.Popen(
+                    tethered(argv), env=dict(env), cwd=cwd, stdin=subprocess.DEVNULL, stdout=out, stderr=out
+                )
         self.pid = self._child.pid
 
     @property

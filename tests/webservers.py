@@ -284,6 +284,7 @@ class WebServer:
 
     def kill(self) -> None:
         """kill -9 of all of it, at once."""
+        self._process.send_signal(signal.SIGSTOP)  # or it starts one more while they are counted, which keeps the port
         family = self.family
         for pid in family:
             with suppress(ProcessLookupError):

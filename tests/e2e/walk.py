@@ -11,6 +11,8 @@ import os
 import sys
 import tempfile
 
+from dlpipe.cli.ready import load
+
 DEADLINE_S = 60
 
 
@@ -45,6 +47,6 @@ def _run(words: list[str], environment: dict[str, str]) -> tuple[int, str, str]:
 
 
 if __name__ == "__main__":
-    for name in ("celery", "kombu", "psycopg", "pydantic", "redis", "sqlalchemy.dialects.postgresql"):
-        importlib.import_module(name)
+    load()  # nothing of it reads settings, which are another command's
+    importlib.import_module("sqlalchemy.dialects.postgresql.psycopg")
     json.dump([_run(*row) for row in json.load(sys.stdin)], sys.stdout)
