@@ -44,10 +44,10 @@ def up(as_json: bool) -> int:
         )
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     wiring.database()  # made here when there is none, so that it is said here and not in a worker's log
-    if not made.try_start():
-        output.note(f"a stack runs already on {chosen.home_dir}; `dlpipe status` tells more")
-        return EXIT_FAILED
     try:
+        if not made.try_start():
+            output.note(f"a stack runs already on {chosen.home_dir}; `dlpipe status` tells more")
+            return EXIT_FAILED
         pids = ", ".join(f"{name} {pid}" for name, pid in made.pids.items())
         output.note(f"running on {chosen.home_dir} ({pids}); Ctrl-C ends it, logs are in {chosen.home_dir / 'log'}")
         if as_json:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import sqlite3
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -69,6 +70,20 @@ class SqlUnit:
         self._connection.rollback()
 
 
+class _Turn:
+    """Whose turn it is to make an engine. A child that is forked meanwhile has nobody who would let go."""
+
+    def __init__(self) -> None:
+        self.renew()
+        os.register_at_fork(after_in_child=self.renew)
+
+    def renew(self) -> None:
+        self.lock = threading.Lock()
+
+
+_turn = _Turn()
+
+
 class SqlDatabase:
     """The ledger on SQLite or PostgreSQL; safe to carry over a fork, safe for threads."""
 
@@ -87,12 +102,16 @@ class SqlDatabase:
 
     @property
     def engine(self) -> sa.Engine:
-        if self._engine is None or self._pid != os.getpid():
-            # A forked child must never use, nor close, its parent's connections.
-            if self._engine is not None:
-                self._engine.dispose(close=False)
-            self._engine, self._pid = self._make(), os.getpid()
-        return self._engine
+        engine = self._engine
+        if engine is not None and self._pid == os.getpid():
+            return engine
+        with _turn.lock:  # of threads that begin together, one makes it: connections of another one would be nobody's
+            if self._engine is None or self._pid != os.getpid():
+                # A forked child must never use, nor close, its parent's connections.
+                if self._engine is not None:
+                    self._engine.dispose(close=False)
+                self._engine, self._pid = self._make(), os.getpid()
+            return self._engine
 
     def _make(self) -> sa.Engine:
         if self.url.get_backend_name() == "sqlite":

@@ -7,6 +7,7 @@ import shutil
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
+from threading import Barrier
 
 import pytest
 import sqlalchemy as sa
@@ -91,6 +92,18 @@ def test_writers_wait_for_each_other_also_when_they_read_first(bench: Bench) -> 
     with ThreadPoolExecutor(6) as pool:
         answers = list(pool.map(read_and_write, range(60)))
     assert [answer.outcome for answer in answers] == ["created"] * 60
+
+
+def test_threads_that_begin_together_have_one_engine(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        for number in range(50):
+            database, together = SqlDatabase(f"sqlite:///{tmp_path / str(number)}.db"), Barrier(8)
+
+            def ask(_: int, database: SqlDatabase = database, together: Barrier = together) -> sa.Engine:
+                together.wait()
+                return database.engine
+
+            assert len(set(pool.map(ask, range(8)))) == 1
 
 
 def test_a_forked_child_makes_its_own_connections(bench: Bench) -> None:

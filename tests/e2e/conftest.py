@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from dlpipe.embedded.process import birth
+from tests.e2e.walk import walker
 from tests.servers import wait_until
 from tests.webserver import WebServer
 
@@ -29,6 +30,8 @@ class Command:
     home: Path
     env: dict[str, str] = field(default_factory=dict)
     started: list[subprocess.Popen[str]] = field(default_factory=list)
+    cold: bool = False
+    """By an interpreter of its own, each time."""
 
     def environment(self, **more: str) -> dict[str, str]:
         # Nothing of the developer's own settings: only what the test says.
@@ -52,6 +55,10 @@ class Command:
         return child
 
     def run(self, *words: str, stdin: str | None = None, **more: str) -> Ran:
+        """Start it and wait for its end. What starts processes of its own is itself started as users do it."""
+        env = self.environment(**more)
+        if not self.cold and words[0] not in {"fetch", "up"} and walker().knows(env):
+            return Ran(*walker().run(words, env, self.home.parent, stdin))
         child = self.start(*words, stdin=stdin, **more)
         out, err = child.communicate(stdin, timeout=90)
         return Ran(child.returncode, out, err)

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
 import sqlite3
-import subprocess
-import sys
 from pathlib import Path
 
 import click
@@ -16,6 +13,7 @@ import pytest
 
 from ops import docs_commands
 from tests.e2e.conftest import REPOSITORY
+from tests.e2e.walk import walker
 from tests.unit.test_docs import listed_codes
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(600)]
@@ -81,15 +79,7 @@ def situations(folder: Path) -> dict[str, dict[str, str]]:
 
 def _walk(rows: list[tuple[list[str], dict[str, str]]]) -> list[tuple[int, str, str]]:
     clean = {name: value for name, value in os.environ.items() if not name.startswith("DLPIPE_")}
-    done = subprocess.run(
-        [sys.executable, str(Path(__file__).with_name("walk.py"))],
-        env=clean | {"PYTHONPATH": str(REPOSITORY)},
-        input=json.dumps(rows),
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return [tuple(row) for row in json.loads(done.stdout)]
+    return [walker().run(words, clean | env, REPOSITORY) for words, env in rows]
 
 
 def test_whatever_is_wrong_around_a_command_is_told_with_its_code_and_what_to_do(tmp_path: Path) -> None:

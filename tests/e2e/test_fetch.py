@@ -13,6 +13,7 @@ import pytest
 
 from dlpipe.db import SqlDatabase
 from dlpipe.db.schema import SCHEMA_VERSION
+from dlpipe.embedded.stack import is_run
 from tests.e2e.conftest import Command
 from tests.e2e.test_top import showing
 from tests.servers import wait_until
@@ -249,6 +250,15 @@ def test_what_was_planned_before_is_done_by_up_and_down_ends_it(command: Command
     assert command.run("status", "--json").record["running"] is False
     assert "Nothing runs here now" in command.run("why", late).out
     assert "nothing runs" in command.run("down").err
+
+
+def test_up_that_is_told_to_end_before_all_of_it_runs_ends_as_ever(command: Command) -> None:
+    up = command.start("up")
+    wait_until(lambda: is_run(command.home), "the stack is begun", 60)
+    up.send_signal(signal.SIGTERM)
+    _, err = up.communicate(timeout=60)
+    assert up.returncode == 0, err
+    wait_until(command.all_gone, "nothing is left of it")
 
 
 def test_a_job_of_another_tenant_or_project_looks_unknown(command: Command, web: WebServer) -> None:

@@ -28,6 +28,7 @@ BODY = os.urandom(10_240)
 @pytest.fixture
 def ready(command: Command) -> int:
     """The pid of the ready process of a running stack."""
+    command.cold = True  # it is about how a command begins
     command.start("up")
     wait_until(Path(socket_in(str(command.home), SOCKET_NAME)).exists, "the ready process listens", 60)
     return command.services()["ready"]

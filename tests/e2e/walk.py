@@ -1,52 +1,117 @@
 """Runs many commands quickly: one process imports what they need, and each command is a fork of it.
 
-Reads `[[words, environment], …]` from standard input, and writes `[[code, output, errors], …]`.
+What is imported beforehand is what the ready process of a stack imports (ADR 40): nothing that is made from settings.
+Run as a module it is that process: each line of its input is a request as JSON, answered by `[code, output, errors]`.
 """
 
 from __future__ import annotations
 
-import importlib
+import gc
 import json
 import os
+import signal
+import subprocess
 import sys
 import tempfile
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
 
-from dlpipe.cli.ready import load
+REPOSITORY = Path(__file__).resolve().parents[2]
+DEADLINE_S = 90
+_AT_START = ("LANG", "LC_", "LD_", "PYTHON")
+"""What begins so is read when an interpreter starts, or before."""
 
-DEADLINE_S = 60
+
+class Walker:
+    """Carries out one command after the other."""
+
+    def __init__(self) -> None:
+        self._surroundings = _read_at_start(os.environ)
+        self._turn = threading.Lock()
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.e2e.walk"],
+            cwd=REPOSITORY,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def knows(self, env: Mapping[str, str]) -> bool:
+        """Would an interpreter that is started in it be as ours is?"""
+        return _read_at_start(env) == self._surroundings
+
+    def run(
+        self, words: Sequence[str], env: Mapping[str, str], cwd: Path, stdin: str | None = None
+    ) -> tuple[int, str, str]:
+        """Its exit status, or the signal that ended it, negative; what it wrote to either stream."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        with self._turn:
+            self._process.stdin.write(json.dumps([list(words), dict(env), str(cwd), stdin]) + "\n")
+            self._process.stdin.flush()
+            code, out, err = json.loads(self._process.stdout.readline())
+        return code, out, err
 
 
-def _run(words: list[str], environment: dict[str, str]) -> tuple[int, str, str]:
-    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
+@cache
+def walker() -> Walker:
+    """One for all tests of this process, which ends when its input does."""
+    return Walker()
+
+
+def _read_at_start(env: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in env.items() if name.startswith(_AT_START) and name != "PYTHONPATH"}
+
+
+def _carry_out(words: list[str], env: dict[str, str], cwd: str, stdin: str | None) -> tuple[int, str, str]:
+    with (
+        tempfile.TemporaryFile("w+") as given,
+        tempfile.TemporaryFile("w+") as out,
+        tempfile.TemporaryFile("w+") as err,
+    ):
+        given.write(stdin or "")
+        given.seek(0)
         pid = os.fork()
-        if not pid:
-            import signal
-
-            os.setsid()
-            signal.alarm(DEADLINE_S)
-            os.dup2(out.fileno(), 1)
-            os.dup2(err.fileno(), 2)
-            os.environ.update(environment)
-            try:
-                from dlpipe.cli import main
-
-                main(words)
-            except SystemExit as ended:
-                sys.stdout.flush()
-                os._exit(int(ended.code or 0))
-            except BaseException:
-                import traceback
-
-                traceback.print_exc()
-                sys.stderr.flush()
-            os._exit(99)
+        if pid == 0:
+            _be(words, env, cwd, given.fileno(), out.fileno(), err.fileno())
         _, status = os.waitpid(pid, 0)
         out.seek(0)
         err.seek(0)
         return os.waitstatus_to_exitcode(status), out.read(), err.read()
 
 
+def _be(words: list[str], env: dict[str, str], cwd: str, *streams: int) -> None:
+    try:
+        os.setsid()
+        signal.alarm(DEADLINE_S)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        for number, stream in enumerate(streams):
+            os.dup2(stream, number)
+        os.chdir(cwd)
+        os.environ.clear()
+        os.environ.update(env)
+        time.tzset()
+        from dlpipe.cli import main
+
+        end(carry_out(lambda: main(words)))
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+    finally:
+        os._exit(99)
+
+
 if __name__ == "__main__":
-    load()  # nothing of it reads settings, which are another command's
-    importlib.import_module("sqlalchemy.dialects.postgresql.psycopg")
-    json.dump([_run(*row) for row in json.load(sys.stdin)], sys.stdout)
+    import sqlalchemy.dialects.postgresql.psycopg  # noqa: F401 - what a command imports when it is told of PostgreSQL
+
+    from dlpipe.cli.ready import load
+    from dlpipe.embedded.ready import carry_out, end
+
+    load()
+    gc.freeze()
+    for line in iter(sys.stdin.readline, ""):
+        answer = json.dumps(_carry_out(*json.loads(line)))
+        sys.stdout.write(answer + "\n")
+        sys.stdout.flush()
