@@ -26,6 +26,8 @@ _NAME = re.compile(r"[0-9a-f]{40}\Z")
 _TAG = re.compile(r"[A-Za-z0-9_.:-]{1,100}\Z")
 # A torrent that was just taken is listed a moment later, and until then nobody can stop or delete it.
 _LISTED_WITHIN_S, _LOOK_EVERY_S = 5.0, 0.1
+# It begins to measure its disk when it is first asked how much is free, and until then it says 0.
+_MEASURED_WITHIN_S = 2.0
 
 
 class QBittorrent:
@@ -88,10 +90,18 @@ class QBittorrent:
 
     def free_space(self) -> int | None:
         with self._asking():
-            # Where the default save path is; a negative number when it cannot tell.
-            data: Any = self._api.sync_maindata(rid=0)
-            free = int(data["server_state"]["free_space_on_disk"])
+            free = self._free()
+            for _ in range(round(_MEASURED_WITHIN_S / _LOOK_EVERY_S)):
+                if free != 0:
+                    break
+                self._sleep(_LOOK_EVERY_S)
+                free = self._free()
             return free if free >= 0 else None
+
+    def _free(self) -> int:
+        """Where the default save path is; a negative number when it cannot tell."""
+        data: Any = self._api.sync_maindata(rid=0)
+        return int(data["server_state"]["free_space_on_disk"])
 
     def version(self) -> str:
         with self._asking():

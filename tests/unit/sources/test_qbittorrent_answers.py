@@ -190,6 +190,18 @@ def test_a_redirect_is_not_followed(server: WebApi, client: QBittorrent) -> None
     assert server.count("torrents/elsewhere") == 0
 
 
+@pytest.mark.parametrize(("said", "free"), [((0, 0, 7), 7), ((0,), 0), ((-1,), None)], ids=["late", "full", "unknown"])
+def test_free_space_is_waited_for_until_it_is_measured(
+    server: WebApi, client: QBittorrent, said: tuple[int, ...], free: int | None
+) -> None:
+    server.on(
+        "sync/maindata",
+        *(Response(json.dumps({"server_state": {"free_space_on_disk": one}}), content_type="application/json")
+          for one in said),
+    )  # fmt: skip
+    assert client.free_space() == free
+
+
 def test_asking_for_nothing_asks_nobody(server: WebApi, client: QBittorrent) -> None:
     assert client.torrents([]) == {}
     assert server.asked == []
