@@ -261,6 +261,9 @@ class Downloads(Protocol):
     def take_due(self, limit: int, now: datetime, again_at: datetime) -> list[Followed]:
         """Jobs with work of ours that is due. They are due again later, in case the message is lost."""
 
+    def unsent(self, job_ids: Sequence[str], now: datetime) -> None:
+        """No message went out: the work that they have is due at once."""
+
     def later(self, job_id: str, due_at: datetime, trouble: Trouble) -> None:
         """The work did not succeed; it is due again then, and one attempt more was made."""
 

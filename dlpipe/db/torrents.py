@@ -155,6 +155,11 @@ class SqlTorrents:
         ).all()
         return sorted((followed(row) for row in rows), key=lambda one: ids.index(one.job.job_id))
 
+    def unsent(self, job_ids: Sequence[str], now: datetime) -> None:
+        self._connection.execute(
+            sa.update(download_jobs).where(_D.job_id.in_(job_ids), _D.due_at_utc > now).values(due_at_utc=now)
+        )
+
     def later(self, job_id: str, due_at: datetime, trouble: Trouble) -> None:
         changed = self._connection.execute(
             sa.update(download_jobs)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Protocol
@@ -28,6 +29,7 @@ from dlpipe.core.errors import (
     DlpipeError,
     InvalidInput,
     LeaseUnavailable,
+    LedgerUnavailable,
     Permanent,
     StageFailure,
     TorrentOutage,
@@ -99,7 +101,7 @@ def start_download(deps: TorrentDeps, fields: Mapping[str, Any]) -> StartAnswer:
         answer = unit.torrents.start(spec, deps.new_id(), now + timedelta(seconds=deps.policy.resend_s), now)
     if answer.outcome == "created":
         crash_point("torrents.started")
-        _tell(deps.messages.enqueue, [answer.job_id])
+        _tell(deps, deps.messages.enqueue, [answer.job_id])
     return answer
 
 
@@ -226,8 +228,8 @@ def send_due(deps: TorrentDeps, now: datetime | None = None) -> int:
     except LeaseUnavailable:
         held = set()
     free = [one.job for one in found if one.job.job_id not in held]
-    _tell(deps.messages.enqueue, [job.job_id for job in free if job.status is DownloadStatus.QUEUED])
-    _tell(deps.messages.register, [job.job_id for job in free if job.status is DownloadStatus.DOWNLOADING])
+    _tell(deps, deps.messages.enqueue, [job.job_id for job in free if job.status is DownloadStatus.QUEUED])
+    _tell(deps, deps.messages.register, [job.job_id for job in free if job.status is DownloadStatus.DOWNLOADING])
     return len(free)
 
 
@@ -242,10 +244,12 @@ def take_due(deps: TorrentDeps, now: datetime | None = None, *, early: bool = Fa
         return unit.torrents.take_due(deps.policy.batch, at + pause if early else at, at + pause)
 
 
-def _tell(send: Callable[[Sequence[str]], None], job_ids: Sequence[str]) -> None:
+def _tell(deps: TorrentDeps, send: Callable[[Sequence[str]], None], job_ids: Sequence[str]) -> None:
     if not job_ids:
         return
     try:
         send(job_ids)
     except DlpipeError as error:
         log.info("not sent yet: %s; it is sent again by itself", error.code)
+        with suppress(LedgerUnavailable), deps.base.database.write() as unit:
+            unit.torrents.unsent(job_ids, unit.torrents.clock())

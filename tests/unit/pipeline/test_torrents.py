@@ -109,14 +109,22 @@ def test_handing_over_twice_is_harmless(torrent: TorrentWorld) -> None:
 
 
 def test_a_message_that_was_lost_is_sent_again_but_not_too_soon(torrent: TorrentWorld) -> None:
-    torrent.messages.error = LeaseUnavailable("no broker")
     job_id = torrent.start().job_id
-    torrent.messages.error = None
     with torrent.database.read() as unit:
         now = unit.torrents.clock()
     assert torrents.send_due(torrent.deps, now) == 0
     assert torrents.send_due(torrent.deps, now + timedelta(seconds=61)) == 1
     assert torrents.send_due(torrent.deps, now + timedelta(seconds=62)) == 0
+    assert torrent.messages.sent == [("enqueue", job_id)] * 2
+
+
+def test_what_no_message_went_out_for_is_due_at_once(torrent: TorrentWorld) -> None:
+    torrent.messages.error = LeaseUnavailable("no broker")
+    job_id = torrent.start().job_id
+    assert torrents.send_due(torrent.deps) == 1, "there is still no broker"
+    torrent.messages.error = None
+    assert torrents.send_due(torrent.deps) == 1
+    assert torrents.send_due(torrent.deps) == 0
     assert torrent.messages.sent == [("enqueue", job_id)]
 
 
