@@ -87,9 +87,8 @@ def judge(mutant: Mutant) -> Verdict:
 
 def sound(mutants: Iterable[Mutant]) -> str | None:
     """The tests must pass on an unbroken copy, or their verdicts mean nothing; what they say otherwise."""
-    named = {
-        test for mutant in mutants for test in mutant.tests if test.startswith("tests/")
-    }  # without "-k" and its words
+    # Without "-k" and its words.
+    named = {test for mutant in mutants for test in mutant.tests if test.startswith("tests/")}
     tests = sorted(test for test in named if "::" not in test)
     tests += sorted(test for test in named if "::" in test and test.partition("::")[0] not in tests)
     with tempfile.TemporaryDirectory(prefix="dlmut") as folder:

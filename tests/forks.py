@@ -29,9 +29,24 @@ PYTHON = [sys.executable, "-m"]
 _CELERY = [*PYTHON, "celery", "-A", "dlpipe"]
 _KINDS = {"worker", "beat"}
 _NUMBER = 4
-_AT_START = ("LD_", "PYTHON", "MALLOC_")
-"""What begins so is read when an interpreter starts, or before."""
+_AT_START = ("LANG", "LC_", "LD_", "MALLOC_", "PYTHON")
 _TAKEN = {"PYTHONWARNINGS": "ignore"}
+
+
+def read_at_start(env: Mapping[str, str]) -> dict[str, str]:
+    """What is read when an interpreter starts, or before: a fork has it of the process that it is a fork of."""
+    return {name: value for name, value in env.items() if name.startswith(_AT_START)}
+
+
+def become(env: Mapping[str, str], cwd: str, streams: Mapping[int, int]) -> None:
+    """As if this fork had been started there, in that environment, with these descriptors as its streams."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    for number, stream in streams.items():
+        os.dup2(stream, number)
+    os.chdir(cwd)
+    os.environ.clear()
+    os.environ.update(env)
+    time.tzset()
 
 
 class Forked:
@@ -76,8 +91,7 @@ class Forks:
 
     @staticmethod
     def fit(argv: Sequence[str], env: Mapping[str, str]) -> bool:
-        taken = {name: value for name, value in env.items() if name.startswith(_AT_START)}
-        return list(argv[:5]) == _CELERY and argv[5] in _KINDS and taken == _TAKEN
+        return list(argv[:5]) == _CELERY and argv[5] in _KINDS and read_at_start(env) == _TAKEN
 
     def start(self, argv: Sequence[str], env: Mapping[str, str], cwd: Path, log: int) -> Forked:
         asked = json.dumps([argv[len(PYTHON) :], dict(env), str(cwd)]).encode()
@@ -147,14 +161,8 @@ def _be(owner: int, words: list[str], env: dict[str, str], cwd: str, log: int) -
         die_with_parent()
         if os.getppid() != owner:
             os._exit(1)
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        for fd in (1, 2):
-            os.dup2(log, fd)
+        become(env, cwd, {1: log, 2: log})
         os.close(log)
-        os.chdir(cwd)
-        os.environ.clear()
-        os.environ.update(env)
-        time.tzset()
         sys.path[0] = cwd  # as an interpreter has it that is started with -m
         sys.argv = words
         end(carry_out(lambda: runpy.run_module(words[0], run_name="__main__", alter_sys=True)))

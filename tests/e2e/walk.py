@@ -14,22 +14,22 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
+from dlpipe.embedded.ready import carry_out, end
+from tests.forks import become, read_at_start
+
 REPOSITORY = Path(__file__).resolve().parents[2]
 DEADLINE_S = 90
-_AT_START = ("LANG", "LC_", "LD_", "PYTHON")
-"""What begins so is read when an interpreter starts, or before."""
 
 
 class Walker:
     """Carries out one command after the other."""
 
     def __init__(self) -> None:
-        self._surroundings = _read_at_start(os.environ)
+        self._surroundings = _without_path(os.environ)
         self._turn = threading.Lock()
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.e2e.walk"],
@@ -41,7 +41,7 @@ class Walker:
 
     def knows(self, env: Mapping[str, str]) -> bool:
         """Would an interpreter that is started in it be as ours is?"""
-        return _read_at_start(env) == self._surroundings
+        return _without_path(env) == self._surroundings
 
     def run(
         self, words: Sequence[str], env: Mapping[str, str], cwd: Path, stdin: str | None = None
@@ -62,8 +62,8 @@ def walker() -> Walker:
     return Walker()
 
 
-def _read_at_start(env: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in env.items() if name.startswith(_AT_START) and name != "PYTHONPATH"}
+def _without_path(env: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in read_at_start(env).items() if name != "PYTHONPATH"}
 
 
 def _carry_out(words: list[str], env: dict[str, str], cwd: str, stdin: str | None) -> tuple[int, str, str]:
@@ -87,13 +87,7 @@ def _be(words: list[str], env: dict[str, str], cwd: str, *streams: int) -> None:
     try:
         os.setsid()
         signal.alarm(DEADLINE_S)
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        for number, stream in enumerate(streams):
-            os.dup2(stream, number)
-        os.chdir(cwd)
-        os.environ.clear()
-        os.environ.update(env)
-        time.tzset()
+        become(env, cwd, dict(enumerate(streams)))
         from dlpipe.cli import main
 
         end(carry_out(lambda: main(words)))
@@ -107,7 +101,6 @@ if __name__ == "__main__":
     import sqlalchemy.dialects.postgresql.psycopg  # noqa: F401 - what a command imports when it is told of PostgreSQL
 
     from dlpipe.cli.ready import load
-    from dlpipe.embedded.ready import carry_out, end
 
     load()
     gc.freeze()

@@ -250,11 +250,7 @@ class Machine(RuleBasedStateMachine):
             case _:
                 self.moves.reopen(self.slots[number], age=kind == "seen before")
 
-    @rule(
-        number=which,
-        kind=st.sampled_from(["plan", "retry", "retry", "refresh", "refresh", "cancel", "cancel"]),
-        scope=scopes,
-    )
+    @rule(number=which, kind=st.sampled_from(["plan", "retry", "retry", "refresh", "refresh", "cancel"]), scope=scopes)
     def owner(self, number: int, kind: str, scope: Scope) -> None:
         match kind:
             case "plan":
