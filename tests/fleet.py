@@ -52,7 +52,7 @@ class Process:
         self.name, self.log = name, log
         self._child: Forked | subprocess.Popen[bytes]
         with log.open("ab") as out:
-            if Forks.fit(argv, env):
+            if Forks.fit(argv, env, cwd):
                 self._child = forks().start(argv, env, cwd, out.fileno())
             else:
                 self._child = subprocess.Popen(
