@@ -31,6 +31,7 @@ pytestmark = [
     pytest.mark.integration,
     pytest.mark.slow,
     pytest.mark.timeout(300),
+    pytest.mark.xdist_group("secrets"),
     pytest.mark.own_engines("what SQLite, Redis and the folder hold is searched"),
 ]
 

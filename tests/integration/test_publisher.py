@@ -22,6 +22,7 @@ from tests.servers import Valkey, wait_until
 
 pytestmark = [
     pytest.mark.integration,
+    pytest.mark.xdist_group("publisher"),
     pytest.mark.own_engines("it is about each of them", "broker"),
     pytest.mark.no_engines("ledger", "store"),
 ]

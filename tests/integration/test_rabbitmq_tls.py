@@ -17,7 +17,7 @@ from tests.servers import Valkey
 from tests.webserver import WebServer
 
 pytestmark = [
-    pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(240),
+    pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(240), pytest.mark.xdist_group("rabbitmq-tls"),
     pytest.mark.own_engines("RabbitMQ behind TLS"),
 ]  # fmt: skip
 
