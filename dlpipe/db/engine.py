@@ -6,6 +6,7 @@ import logging
 import os
 import sqlite3
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -35,8 +36,8 @@ from dlpipe.db.torrents import SqlTorrents
 log = logging.getLogger(__name__)
 
 BUSY_TIMEOUT_MS = 30_000
+_WAL_PAUSE_S = 0.01
 _PRAGMAS = (
-    "PRAGMA journal_mode=WAL",
     "PRAGMA synchronous=FULL",
     "PRAGMA foreign_keys=ON",
     f"PRAGMA busy_timeout={BUSY_TIMEOUT_MS}",
@@ -207,8 +208,22 @@ class SqlDatabase:
 
 def _prepare_sqlite(connection: sqlite3.Connection, _record: object) -> None:
     connection.isolation_level = None  # we say BEGIN ourselves, so that a writer waits at its start
+    _enter_wal(connection)
     for pragma in _PRAGMAS:
         connection.execute(pragma).close()
+
+
+def _enter_wal(connection: sqlite3.Connection) -> None:
+    """Of those who open a new file together SQLite lets one do this, and refuses it to the others without waiting."""
+    until = time.monotonic() + BUSY_TIMEOUT_MS / 1000
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode=WAL").close()
+            return
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() > until:
+                raise
+        time.sleep(_WAL_PAUSE_S)
 
 
 def _begin_sqlite(connection: sa.Connection) -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import shutil
+import sqlite3
+import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 from threading import Barrier
 
@@ -16,7 +18,7 @@ from sqlalchemy.exc import IntegrityError
 from dlpipe.core.errors import LedgerUnavailable, Misconfigured
 from dlpipe.core.model import PlanAnswer
 from dlpipe.core.states import State
-from dlpipe.db import SqlDatabase
+from dlpipe.db import SqlDatabase, engine
 from dlpipe.db.engine import BUSY_TIMEOUT_MS
 from dlpipe.db.schema import jobs
 from tests.ledgers import OWN, Bench, everything, spec
@@ -104,6 +106,39 @@ def test_threads_that_begin_together_have_one_engine(tmp_path: Path) -> None:
                 return database.engine
 
             assert len(set(pool.map(ask, range(8)))) == 1
+
+
+def test_who_opens_a_new_file_while_another_one_makes_it_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As two commands do that are the first ones in a data directory: of SQLite itself one of them gets an error."""
+    file = tmp_path / "ledger.db"
+    waited: list[float] = []
+    with closing(sqlite3.connect(file, isolation_level=None)) as maker:
+        maker.execute("CREATE TABLE made (x)")
+        maker.execute("BEGIN IMMEDIATE")
+
+        def meanwhile(seconds: float) -> None:
+            waited.append(seconds)
+            maker.execute("COMMIT")
+
+        monkeypatch.setattr(time, "sleep", meanwhile)
+        database = SqlDatabase(f"sqlite:///{file}")
+        assert database.schema_version() is None
+        assert len(waited) == 1
+        with database.engine.connect() as connection:
+            assert connection.exec_driver_sql("PRAGMA journal_mode").scalar() == "wal"
+        database.close()
+
+
+def test_a_new_file_that_nobody_lets_go_of_is_told_as_unavailable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine, "BUSY_TIMEOUT_MS", 50)
+    file = tmp_path / "ledger.db"
+    with closing(sqlite3.connect(file, isolation_level=None)) as maker:
+        maker.execute("CREATE TABLE made (x)")
+        maker.execute("BEGIN IMMEDIATE")
+        with pytest.raises(LedgerUnavailable):
+            SqlDatabase(f"sqlite:///{file}").schema_version()
 
 
 def test_a_forked_child_makes_its_own_connections(bench: Bench) -> None:
