@@ -283,6 +283,7 @@ def test_a_cooling_host_holds_up_its_own_jobs_and_no_others(valkey: Valkey, orig
     log = Log()
     well = origin.on("/well", log).replace("127.0.0.1", "localhost")
     told: dict[str, Any] = {"bounds": {"rate_per_s": 10}, "pause_s": 0.02}
+    began = time.monotonic()
     with (
         Worker(valkey, sick, **told) as first,
         Workers(valkey, well, threads=2, policy=patient(), **told) as others,
@@ -294,7 +295,8 @@ def test_a_cooling_host_holds_up_its_own_jobs_and_no_others(valkey: Valkey, orig
             wait_until(lambda: all(len(one.said) >= 5 for one in late), "those who come later")
             beside_s = _time_of(30, log)
             assert late.codes().keys() == {"host_cooling_down"}
-            assert {50 < one["after_s"] <= 62 for worker in late for one in worker.said} == {True}
+            least = 60 - (time.monotonic() - began)  # the wish is not older, and they were told before
+            assert {least < one["after_s"] <= 62 for worker in late for one in worker.said} == {True}
         assert others.codes().keys() == {"200"}
     assert len(origin.of("/sick")) == 1
     print(f"30 requests to the other host: {alone_s:.1f} s alone, {beside_s:.1f} s while a host cools down")
