@@ -25,7 +25,7 @@ from typing import NoReturn
 from dlpipe.embedded.ready import carry_out, end
 from dlpipe.embedded.tether import die_with_parent, tethered
 
-_REPOSITORY = Path(__file__).resolve().parents[1]
+REPOSITORY = Path(__file__).resolve().parents[1]
 PYTHON = [sys.executable, "-m"]
 _CELERY = [*PYTHON, "celery", "-A", "dlpipe"]
 _KINDS = {"worker", "beat"}
@@ -84,7 +84,7 @@ class Forks:
             self._process = subprocess.Popen(
                 tethered([*PYTHON, __name__, str(theirs.fileno())]),
                 env={"PATH": os.environ.get("PATH", "/usr/bin:/bin"), **_TAKEN},
-                cwd=_REPOSITORY,
+                cwd=REPOSITORY,
                 stdin=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
             )
@@ -94,7 +94,7 @@ class Forks:
     def fit(argv: Sequence[str], env: Mapping[str, str], cwd: Path) -> bool:
         """A fork has this package imported; in another folder there may be another release of it."""
         known = list(argv[:5]) == _CELERY and argv[5] in _KINDS
-        return known and cwd == _REPOSITORY and read_at_start(env) == _TAKEN
+        return known and cwd == REPOSITORY and read_at_start(env) == _TAKEN
 
     def start(self, argv: Sequence[str], env: Mapping[str, str], cwd: Path, log: int) -> Forked:
         asked = json.dumps([argv[len(PYTHON) :], dict(env), str(cwd)]).encode()

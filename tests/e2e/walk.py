@@ -19,9 +19,8 @@ from functools import cache
 from pathlib import Path
 
 from dlpipe.embedded.ready import carry_out, end
-from tests.forks import become, read_at_start
+from tests.forks import REPOSITORY, become, read_at_start
 
-REPOSITORY = Path(__file__).resolve().parents[2]
 DEADLINE_S = 90
 
 
