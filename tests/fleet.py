@@ -195,7 +195,7 @@ class Fleet:
         tables = "jobs artifact_jobs artifact_ops artifacts job_artifacts hash_index url_index manifest".split()
         return {table: sorted(map(repr, self.sql(f"SELECT * FROM {table}"))) for table in tables}
 
-    def until(self, condition: Any, what: str, process: Process | None = None, within_s: float = 40.0) -> None:
+    def until(self, condition: Any, what: str, process: Process | None = None, within_s: float = 90.0) -> None:
         """Wait; when it does not come, say where everything stands."""
 
         def look() -> bool:

@@ -29,7 +29,7 @@ from tests.servers import Valkey, free_port
 pytestmark = [
     pytest.mark.integration,
     pytest.mark.slow,
-    pytest.mark.timeout(300),
+    pytest.mark.timeout(700),
     pytest.mark.own_engines("hardlinks are counted", "store"),
     pytest.mark.own_engines("500 jobs at once, which SQLite would take long for", "ledger"),
 ]
@@ -142,10 +142,10 @@ def test_after_500_jobs_a_scrape_says_what_the_ledger_says(fleet: Fleet, pool: s
         if pool == "prefork":
             os.kill(holder_of(fleet, town, worker), signal.SIGKILL)
         with Reader(port) as reader:  # also while children are forked and killed
-            fleet.until(lambda: reader.ended() == len(town.urls), "all jobs to end", worker, within_s=150)
+            fleet.until(lambda: reader.ended() == len(town.urls), "all jobs to end", worker, within_s=300)
             fleet.plan(town.again, tenant_id=TENANT, request_id=REQUEST, work_id="another")
             fleet.plan(town.twins, tenant_id=TENANT, request_id=REQUEST, project_id="other")
-            fleet.until(lambda: reader.ended() == 500, "the rest to end", worker, within_s=60)
+            fleet.until(lambda: reader.ended() == 500, "the rest to end", worker, within_s=120)
         assert fleet.sql("SELECT count(*) AS n FROM jobs")[0].n == 500
         if pool == "prefork":
             assert not before & set(children_of(worker.pid)), "no child lived through all of it"
@@ -341,6 +341,6 @@ def holder_of(fleet: Fleet, town: Town, worker: Process) -> int:
             return False
         return bool(found and side and side.checkpoints and side.checkpoints[-1].offset >= MIB)
 
-    fleet.until(look, "the held stream to have a child and a checkpoint", worker, within_s=90)
+    fleet.until(look, "the held stream to have a child and a checkpoint", worker, within_s=180)
     assert found[0] in children_of(worker.pid)
     return found[0]

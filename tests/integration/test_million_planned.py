@@ -52,7 +52,8 @@ _ARTIFACT_JOBS = (
 
 def fill(database: SqlDatabase, count: int) -> None:
     """Past the planner, which would take minutes for what does not matter here."""
-    if database.url.get_backend_name() == "postgresql":
+    postgresql = database.url.get_backend_name() == "postgresql"
+    if postgresql:
         spelled = {
             "id": "('00000000-0000-5000-8000-' || lpad(n::text, 12, '0'))::uuid",
             "rows": f"generate_series(1, {count}) AS n",
@@ -67,8 +68,10 @@ def fill(database: SqlDatabase, count: int) -> None:
             "past": "unixepoch('now', '-24 hours') * 1000 + (n % 5) * 3600000 + n",
             "future": "unixepoch('now', '+24 hours') * 1000",
         }
-    percent = "%%" if database.url.get_backend_name() == "postgresql" else "%"
+    percent = "%%" if postgresql else "%"
     with database.engine.connect() as plain:
+        if postgresql:  # a statement of users ends after a minute; this one may take longer
+            plain.exec_driver_sql("SET LOCAL statement_timeout = 0")
         for statement in (_JOBS, _ARTIFACT_JOBS):
             plain.exec_driver_sql(statement.format(**spelled).replace("%", percent))
         plain.commit()

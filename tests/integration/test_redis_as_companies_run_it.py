@@ -155,7 +155,6 @@ sentinel failover-timeout mymaster 2000
 """
 
 
-@pytest.mark.timeout(120)
 def test_a_failover_by_sentinels_is_followed_by_leases_and_by_the_broker(
     tmp_path: Path, ledger_settings: Mapping[str, str], shelf: Shelf
 ) -> None:

@@ -27,6 +27,7 @@ def test_whatever_one_thing_goes_wrong_nothing_breaks() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)  # it is work, one to two minutes of it, and nothing that may hang
 def test_whatever_two_things_go_wrong_nothing_breaks() -> None:
     found = explored(2)
     assert found.complete
