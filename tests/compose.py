@@ -127,10 +127,8 @@ class Compose:
     def port(self, name: str, number: int | str) -> str:
         """The one that stands for it here; the same each time, and never one for two."""
         key = (name, str(number))
-        while key not in self._ports:
-            found = str(free_port())
-            if found not in self._ports.values():
-                self._ports[key] = found
+        if key not in self._ports:
+            self._ports[key] = str(free_port())
         return self._ports[key]
 
     def secret(self, name: str) -> str:

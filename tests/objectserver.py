@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import urllib.error
@@ -19,7 +18,7 @@ from obstore.store import ObjectStore
 from dlpipe.core.layout import Equal
 from dlpipe.store.bucket import Bucket, connect
 from dlpipe.store.objects import ObjectBlobStore
-from tests.servers import _end_with_the_parent, wait_until
+from tests.servers import _end_with_the_parent, free_port, wait_until
 
 KEY, SECRET = "DLPIPETESTKEY", "a-secret-for-tests-only"
 SHARED = "shared"
@@ -43,7 +42,7 @@ class ObjectServer:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._process: subprocess.Popen[bytes] | None = None
-        self.ports = dict(zip(_PORTS, _free_ports(len(_PORTS)), strict=True))
+        self.ports = {name: free_port() for name in _PORTS}
         self._names = 0
 
     @property
@@ -186,17 +185,6 @@ class ObjectServer:
             "AWS_ACCESS_KEY_ID": KEY,
             "AWS_SECRET_ACCESS_KEY": SECRET,
         }
-
-
-def _free_ports(count: int) -> list[int]:
-    held = [socket.socket() for _ in range(count)]
-    try:
-        for one in held:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in held]
-    finally:
-        for one in held:
-            one.close()
 
 
 def objects(

@@ -9,13 +9,12 @@ import os
 import secrets
 import shutil
 import signal
-import socket
 import subprocess
 from pathlib import Path
 
 import qbittorrentapi
 
-from tests.servers import _end_with_the_parent, wait_until
+from tests.servers import _end_with_the_parent, free_port, wait_until
 
 BINARY_VARIABLE = "DLPIPE_TEST_QBITTORRENT"
 """Names another qbittorrent-nox than the one on the PATH, to try another version."""
@@ -73,7 +72,7 @@ class QBittorrentServer:
         self.directory = directory
         self.downloads = directory / "downloads"
         self.downloads.mkdir(parents=True)
-        self.port, self.peer_port = _free_ports(2)
+        self.port, self.peer_port = free_port(), free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self._process: subprocess.Popen[bytes] | None = None
         profile = directory / "profile" / "qBittorrent" / "config"
@@ -171,15 +170,6 @@ class QBittorrentServer:
 
 def _binary() -> str | None:
     return os.environ.get(BINARY_VARIABLE) or shutil.which("qbittorrent-nox")
-
-
-def _free_ports(count: int) -> list[int]:
-    """Ports that were free a moment ago; all are held at once, so that they differ."""
-    held = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [one.getsockname()[1] for one in held]
-    for one in held:
-        one.close()
-    return ports
 
 
 @functools.cache

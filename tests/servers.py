@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import importlib.util
+import os
+import random
 import shutil
 import signal
 import socket
@@ -11,6 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import redis
@@ -21,6 +24,10 @@ from redis.retry import Retry
 _PR_SET_PDEATHSIG = 1
 _LONGEST_SOCKET_PATH = 100
 _START_S = 60.0
+_PORTS = 12_000
+_SHARES = 16
+"""Processes of a test run take theirs from a share each."""
+_given: set[int] = set()
 
 
 def wait_until(condition: Callable[[], object], what: str, within_s: float = 60.0) -> None:
@@ -36,9 +43,35 @@ def wait_until(condition: Callable[[], object], what: str, within_s: float = 60.
 
 
 def free_port() -> int:
-    """One that nobody listens on at this moment."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
+    """One that nobody has, and that this process has not been given before.
+
+    Not one of those that the kernel gives away: they are for outgoing connections too, and one of these may well come
+    before the server that is on its way.
+    """
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    end = _first_of_the_kernels()
+    for port in random.SystemRandom().sample(range(end - _PORTS, end), _PORTS):
+        if port % _SHARES == worker % _SHARES and port not in _given and _is_free(port):
+            _given.add(port)
+            return port
+    raise RuntimeError(f"no port is free between {end - _PORTS} and {end}")
+
+
+def _first_of_the_kernels() -> int:
+    with suppress(OSError):
+        first = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+        if first > _PORTS + 1024:
+            return first
+    return 32_768
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        try:
+            probe.bind(("", port))
+        except OSError:
+            return False
+        return True
 
 
 class Valkey:

@@ -23,7 +23,7 @@ from types import TracebackType
 
 from dlpipe.embedded.process import birth
 from tests.certificates import NAME, Certificate
-from tests.servers import wait_until
+from tests.servers import free_port, wait_until
 
 _NOBODY = 65534
 _NPM_SERVE = Path(sys.prefix) / "npm" / "node_modules" / "serve" / "build" / "main.js"
@@ -230,7 +230,7 @@ class WebServer:
     def __init__(self, kind: Kind, *, gzip: bool = False, tls: Certificate | None = None) -> None:
         self.kind = kind
         folder = Path(tempfile.mkdtemp(prefix="dlweb"))
-        self.site = Site(folder, _free_port(), gzip, tls)
+        self.site = Site(folder, free_port(), gzip, tls)
         self.site.documents.mkdir()
         self._as_nobody = kind.drops_root and os.geteuid() == 0
         folder.chmod(0o755)
@@ -332,10 +332,3 @@ class WebServer:
                 self._process.wait(10)
         self._log.close()
         shutil.rmtree(self.site.folder, ignore_errors=True)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

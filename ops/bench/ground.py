@@ -25,7 +25,7 @@ from ops.bench.failure import Absent, BenchFailed
 from ops.bench.processes import ROOT, Driver, Lasting, environment, program
 from tests import postgres
 from tests.postgres import Postgres
-from tests.servers import Valkey
+from tests.servers import Valkey, free_port
 
 MIB = 1 << 20
 START_S = 20.0
@@ -211,13 +211,6 @@ def expect(path: Path, sample: Sample, who: str) -> None:
     """BenchFailed unless those are the bytes."""
     if not path.is_file() or path.stat().st_size != sample.size or sha256_of(path) != sample.sha256:
         raise BenchFailed(f"{who} left other bytes than the server has, or none, in {path}")
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def await_port(port: int, what: str) -> None:
