@@ -34,12 +34,15 @@ def test_state_machine_page_is_fresh() -> None:
     assert docs.PAGE.read_text(encoding="utf-8") == docs.render(), "run: make docs"
 
 
-def test_every_adr_is_in_the_index_with_its_title() -> None:
-    index = (DOCS / "adr" / "README.md").read_text(encoding="utf-8")
+def test_every_adr_is_in_the_index_once_in_its_turn_and_with_its_title() -> None:
+    wanted = []
     for record in sorted((DOCS / "adr").glob("[0-9]*.md")):
         number, title = record.read_text(encoding="utf-8").splitlines()[0].removeprefix("# ").split(": ", 1)
         assert record.name.startswith(number)
-        assert f"| {number} | [{title}]({record.name}) |" in index
+        wanted.append(f"| {number} | [{title}]({record.name}) ")
+    index = (DOCS / "adr" / "README.md").read_text(encoding="utf-8").splitlines()
+    rows = [line for line in index if re.match(r"\| \d{4} \|", line)]
+    assert [row.rsplit("| ", 1)[0] for row in rows] == wanted
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
