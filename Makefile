@@ -44,7 +44,7 @@ test: setup ## All tests
 	$(BIN)/python -m pytest -n $(WORKERS) $(ARGS)
 
 .PHONY: engines
-engines: setup ## The integration tests on PostgreSQL, RabbitMQ and an S3 server; half an hour. PAIR=redis for one row
+engines: setup ## The integration tests on PostgreSQL, RabbitMQ and an S3 server; 45 minutes. PAIR=redis for one row
 	@$(BIN)/python -m tests.pairs $(if $(PAIR),--only $(PAIR)) -- -n $(WORKERS) $(ARGS)
 
 .PHONY: demo

@@ -19,11 +19,12 @@ from typing import Any
 
 from tests.engines import Choice
 
-PAIRS = (
-    Choice("postgresql", "redis", "local"),
-    Choice("postgresql", "rabbitmq", "local"),
-    Choice("postgresql", "rabbitmq", "s3"),
-)
+PAIRS = {
+    Choice("postgresql", "redis", "local"): None,
+    Choice("postgresql", "rabbitmq", "local"): None,
+    Choice("postgresql", "rabbitmq", "s3"): "store",
+}
+"""Of a row that has another store than the one before, only the tests that take one: the others are the same again."""
 HEADS = (
     "ledger",
     "broker",
@@ -44,6 +45,8 @@ def run(choice: Choice, words: Sequence[str]) -> dict[str, Any] | None:
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "engines.json"
         options = [f"--{name}={value}" for name, value in asdict(choice).items()]
+        if taking := PAIRS[choice]:
+            options.append(f"--taking={taking}")
         argv = [sys.executable, "-m", "pytest", "-q", "tests/integration", *options, f"--engines-report={report}"]
         subprocess.run([*argv, *words], check=False)
         if not report.exists():
