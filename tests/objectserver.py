@@ -22,7 +22,6 @@ from tests.servers import _end_with_the_parent, free_port, wait_until
 
 KEY, SECRET = "DLPIPETESTKEY", "a-secret-for-tests-only"
 SHARED = "shared"
-_START_S = 60.0
 _PORTS = ("master", "master.grpc", "volume", "volume.grpc", "filer", "filer.grpc", "s3", "s3.grpc")
 
 
@@ -82,9 +81,9 @@ class ObjectServer:
                 preexec_fn=_end_with_the_parent(),  # noqa: PLW1509 - one system call, no lock
             )  # fmt: skip
         try:
-            wait_until(self._answers, "the object server to answer", _START_S)
+            wait_until(self._answers, "the object server to answer")
             # The first bytes need a volume, which takes its time.
-            wait_until(self._takes_bytes, "the object server to take bytes", _START_S)
+            wait_until(self._takes_bytes, "the object server to take bytes")
         except BaseException:
             self.stop()
             raise

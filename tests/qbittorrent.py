@@ -19,7 +19,6 @@ from tests.servers import _end_with_the_parent, free_port, wait_until
 BINARY_VARIABLE = "DLPIPE_TEST_QBITTORRENT"
 """Names another qbittorrent-nox than the one on the PATH, to try another version."""
 PASSWORD = "correct-horse-battery"
-_START_S = 60.0
 
 # Nothing that reaches out, nothing that waits for peers, and a start that asks nobody.
 _SETTINGS = """\
@@ -112,7 +111,7 @@ class QBittorrentServer:
                 stderr=log,
                 preexec_fn=_end_with_the_parent(),  # noqa: PLW1509 - one system call, no lock
             )
-        wait_until(self._answers, "an answer from qbittorrent-nox", _START_S)
+        wait_until(self._answers, "an answer from qbittorrent-nox")
         return self
 
     def stop(self) -> None:

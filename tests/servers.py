@@ -23,7 +23,6 @@ from redis.retry import Retry
 
 _PR_SET_PDEATHSIG = 1
 _LONGEST_SOCKET_PATH = 100
-_START_S = 60.0
 _PORTS = 12_000
 _SHARES = 16
 """Processes of a test run take theirs from a share each."""
@@ -50,8 +49,9 @@ def free_port() -> int:
     """
     worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
     end = _first_of_the_kernels()
-    for port in random.SystemRandom().sample(range(end - _PORTS, end), _PORTS):
-        if port % _SHARES == worker % _SHARES and port not in _given and _is_free(port):
+    ours = [port for port in range(end - _PORTS, end) if port % _SHARES == worker % _SHARES and port not in _given]
+    for port in random.SystemRandom().sample(ours, len(ours)):
+        if _is_free(port):
             _given.add(port)
             return port
     raise RuntimeError(f"no port is free between {end - _PORTS} and {end}")
@@ -110,7 +110,7 @@ class Valkey:
                 preexec_fn=_end_with_the_parent(),  # noqa: PLW1509 - one system call, no lock
             )
         with self.client() as client:
-            wait_until(lambda: self._answers(client), "an answer from valkey", _START_S)
+            wait_until(lambda: self._answers(client), "an answer from valkey")
         return self
 
     def stop(self) -> None:

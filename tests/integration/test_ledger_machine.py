@@ -268,10 +268,9 @@ class Machine(RuleBasedStateMachine):
         self.moves.check()
 
 
-Enough = Callable[[Counter[Any]], bool]
-
-
-def drive(database: SqlDatabase, look: Look, enough: Enough, examples: int, further: int) -> Counter[Any]:
+def drive(
+    database: SqlDatabase, look: Look, enough: Callable[[Counter[Any]], bool], examples: int, further: int
+) -> Counter[Any]:
     """Histories, and some more as long as chance has left out what there must be enough of."""
     counts: Counter[Any] = Counter()
     here = type("Here", (Machine,), {"bench": Bench(database), "look": staticmethod(look), "counts": counts})
