@@ -18,6 +18,7 @@ from dlpipe.core import flow, keys
 from dlpipe.core.flow import OpType
 from dlpipe.core.model import ArtifactJob, ArtifactRecord, JobView, OpView, Scope
 from dlpipe.core.ports import BlobStore, Claimed, Hint, Leases, Progress, Publisher, Reservations, Source
+from dlpipe.core.retries import RetryPolicy
 from dlpipe.core.states import State
 from dlpipe.db import SqlDatabase
 from dlpipe.db.clock import after
@@ -53,6 +54,10 @@ def sha256(data: bytes) -> str:
 def some_bytes(size: int) -> bytes:
     """Without a pattern, and the same in every process."""
     return random.Random(size).randbytes(size)
+
+
+RETRY_S = 60.0
+"""After so long a first retry is due: not before a test says so, however slowly it runs."""
 
 
 def make_deps(
@@ -106,6 +111,7 @@ class World:
             publisher=self.publisher,
             progress=self.progress,
             reservations=self.reservations,
+            policy=Policy(retry=RetryPolicy(base_s=2 * RETRY_S)),
         )
         self.deps = replace(made, clock=lambda: self.now, flips=LocalFlips(lambda: self.now))
 

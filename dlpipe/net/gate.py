@@ -59,7 +59,7 @@ class Gate(Protocol):
         """When to come again, in ms: those who are sent away are told times `step_ms` apart."""
 
 
-_ENTER = """
+ENTER = """
 local rate, slots, cool = KEYS[1], KEYS[2], KEYS[3]
 local budget, window, arrives = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 local limit, ttl, token = tonumber(ARGV[5]), tonumber(ARGV[6]), ARGV[7]
@@ -122,7 +122,7 @@ class SharedGate:
     def enter(self, host: str, bounds: Bounds, token: str, ttl_ms: int) -> Wait | None:
         keys = (key("rate", host), key("slots", host), key("cool", host))
         args = (bounds.budget, bounds.window_ms, ARRIVES_MS, bounds.slots, ttl_ms, token)
-        word, wait_ms = self._line.run(_ENTER, keys, args)
+        word, wait_ms = self._line.run(ENTER, keys, args)
         word = word.decode() if isinstance(word, bytes) else word
         return None if word == "go" else Wait(Why(word), int(wait_ms) / 1000)
 

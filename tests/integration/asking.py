@@ -9,6 +9,7 @@ import json
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -19,21 +20,33 @@ from redis.retry import Retry
 from dlpipe.core.errors import StageFailure
 from dlpipe.net import urls
 from dlpipe.net.client import Hub
+from dlpipe.net.gate import ENTER
 from dlpipe.net.limits import Bounds, HostLimits
 from dlpipe.net.line import RedisLine
 from dlpipe.net.policy import NetPolicy
+
+LAST = threading.local()
+
+
+class NotingLine(RedisLine):
+    """Notes when this thread last asked to be let through: it was not let through before."""
+
+    def run(self, script: str, keys: Sequence[str], args: Sequence[str | int]) -> Any:
+        if script == ENTER:
+            LAST.let_through = time.monotonic()
+        return super().run(script, keys, args)
 
 
 def main() -> None:
     told: dict[str, Any] = json.loads(sys.stdin.readline())
     client = redis.Redis.from_url(
-        told["redis"], socket_timeout=1, socket_connect_timeout=1, retry=Retry(NoBackoff(), 0)
+        told["redis"], socket_timeout=10, socket_connect_timeout=10, retry=Retry(NoBackoff(), 0)
     )
     policy = NetPolicy(allow_private=True, retries=0, **told.get("policy", {}))
     hub = Hub(
         policy,
         limits=HostLimits(Bounds(**told.get("bounds", {}))),
-        line=RedisLine(client, away_s=told.get("away_s", 5)),
+        line=NotingLine(client, away_s=told.get("away_s", 5)),
     )
     ending = threading.Event()
 
@@ -52,7 +65,7 @@ def main() -> None:
 
 
 def ask(hub: Hub, method: str, url: str) -> None:
-    began = time.monotonic()
+    began = LAST.let_through = time.monotonic()
     code, after_s = "ok", None
     try:
         reply = hub.send(method, urls.address(url))
@@ -64,7 +77,10 @@ def ask(hub: Hub, method: str, url: str) -> None:
         code = str(reply.status)
     except StageFailure as failure:
         code, after_s = failure.code, getattr(failure, "after_s", None)
-    line = json.dumps({"code": code, "after_s": after_s, "took_s": time.monotonic() - began})
+    ended = time.monotonic()
+    line = json.dumps(
+        {"code": code, "after_s": after_s, "took_s": ended - began, "under_way_s": ended - LAST.let_through}
+    )
     with suppress(BrokenPipeError):
         sys.stdout.write(line + "\n")
         sys.stdout.flush()

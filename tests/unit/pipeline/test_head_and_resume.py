@@ -20,7 +20,7 @@ from dlpipe.db.registry import SqlRegistry
 from dlpipe.db.schema import url_index
 from dlpipe.pipeline.runner import Done, Failed
 from tests.fakes.source import FakeAnswer, Says
-from tests.world import World, sha256, some_bytes
+from tests.world import RETRY_S, World, sha256, some_bytes
 
 URL = "http://files.example/a.bin"
 BODY = some_bytes(50_000)
@@ -261,7 +261,7 @@ def half(world: World) -> str:
     world.source.script(URL, Says(body=[BODY[:HALF], Retryable("cut", code="body_cut")]))
     job = world.plan(URL)
     world.run_to("stream", job)
-    assert world.run("stream", job) == Failed("body_cut", 1.0)
+    assert world.run("stream", job) == Failed("body_cut", RETRY_S)
     world.make_due(job)
     return job
 

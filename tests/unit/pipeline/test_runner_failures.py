@@ -21,7 +21,7 @@ from dlpipe.pipeline.reconcile import reconcile
 from dlpipe.pipeline.runner import Done, Dropped, Failed
 from dlpipe.pipeline.stages.index import Index
 from tests.fakes.source import Says
-from tests.world import World, finished, job_of, sha256
+from tests.world import RETRY_S, World, finished, job_of, sha256
 
 URL = "http://files.example/a.bin"
 BODY = b"0123456789abcdef" * 20_000
@@ -97,7 +97,7 @@ def test_an_unexpected_exception_is_retryable_and_has_a_debug_id(
     world.run_to("stream", job)
     secret = "http://user:secret@host/"
     world.source.script(URL, Says(body=[KeyError(secret)]))
-    assert world.run("stream", job) == Failed("internal_error", 1.0)
+    assert world.run("stream", job) == Failed("internal_error", RETRY_S)
     view = world.view(job)
     assert (view.error_code, view.error_debug_id) == ("internal_error", "debug")
     assert (view.status, view.attempts) == (Status.PENDING, 1)
@@ -149,7 +149,7 @@ def test_a_job_whose_stored_result_cannot_be_read_ends_instead_of_being_sent_for
     ("failure", "attempts", "status", "state", "due_after_s"),
     [
         (Permanent("gone", code="http_404"), 1, Status.FAILED, State.FAILED, None),
-        (Retryable("busy", code="http_5xx"), 1, Status.PENDING, State.FAILED, 1.0),
+        (Retryable("busy", code="http_5xx"), 1, Status.PENDING, State.FAILED, RETRY_S),
         (Retryable("busy", code="http_429", after_s=90.0), 1, Status.PENDING, State.FAILED, 90.0),
         (Postponed("not yet", code="host_open", after_s=30.0), 0, Status.PENDING, State.FAILED, 30.0),
     ],
@@ -195,7 +195,7 @@ def test_a_job_whose_file_is_in_place_waits_where_it_is(world: World, job: str, 
     world.run_to("index", job)
     with monkeypatch.context() as broken:
         broken.setattr(Index, "record", _refuse)
-        assert world.run("index", job) == Failed("no_space", 1.0)
+        assert world.run("index", job) == Failed("no_space", RETRY_S)
     assert (world.state(job), world.view(job).status) == (State.FINALIZED, Status.PROCESSING)
     gets = len(world.source.asked)
     world.make_due(job)

@@ -16,7 +16,7 @@ from dlpipe.core.states import State, Status
 from dlpipe.pipeline.reconcile import reconcile
 from dlpipe.pipeline.runner import Done, Failed
 from tests.fakes.source import Says
-from tests.world import World, sha256, some_bytes
+from tests.world import RETRY_S, World, sha256, some_bytes
 
 URL = "http://files.example/a.pdf"
 BODY = b"%PDF-1.7\n" + some_bytes(50_000)
@@ -81,7 +81,7 @@ def test_whole_bytes_that_another_job_brought_are_too_large_as_well(world: World
 def test_a_digest_that_the_server_declares_is_checked(world: World) -> None:
     world.source.script(URL, Says(headers={"Repr-Digest": "sha-256=:" + "A" * 43 + "=:"}))
     job = world.plan(URL)
-    assert world.try_stream(job) == Failed("digest_mismatch", 1.0)
+    assert world.try_stream(job) == Failed("digest_mismatch", RETRY_S)
     assert world.staged() == []
     world.make_due(job)
     world.drive()
@@ -173,7 +173,7 @@ def test_a_file_that_changed_before_its_message_came_again_is_brought_anew(world
 def test_a_short_body_is_kept_and_gone_on_with(world: World, says: Says, code: str) -> None:
     world.source.script(URL, says)
     job = world.plan(URL)
-    assert world.try_stream(job) == Failed(code, 1.0)
+    assert world.try_stream(job) == Failed(code, RETRY_S)
     assert len(world.staged()) == 2  # part and sidecar
     world.make_due(job)
     world.drive()
@@ -190,7 +190,7 @@ def test_bytes_past_the_declared_end_are_never_stored(world: World) -> None:
 
 def test_nor_are_they_staged(world: World) -> None:
     world.source.script(URL, *[Says(body=[BODY[:HALF], BODY[HALF:] + b"and more"])] * 3)
-    assert world.try_stream(world.plan(URL)) == Failed("restarts_exhausted", 1.0)
+    assert world.try_stream(world.plan(URL)) == Failed("restarts_exhausted", RETRY_S)
     (part,) = (world.root / ".staging").rglob("*.part")
     assert part.read_bytes() == BODY
 
@@ -257,7 +257,7 @@ def test_answers_that_do_not_fit_together_are_given_up_after_a_few(world: World)
     odd = Says(headers={"Content-Range": "bytes 0-9/10"})  # on a 200
     world.source.script(URL, odd, odd, odd)
     job = world.plan(URL)
-    assert world.try_stream(job) == Failed("restarts_exhausted", 1.0)
+    assert world.try_stream(job) == Failed("restarts_exhausted", RETRY_S)
     assert len(world.source.gets(URL)) == 3
 
 
@@ -286,7 +286,7 @@ def test_bytes_that_were_joined_for_another_job_meanwhile_are_not_gone_on_with(w
     """Between the two stages a job with a digest put bytes of two servers together, and failed."""
     world.source.script(URL, Says(body=[BODY[:HALF], Retryable("cut", code="body_cut")]))
     job = world.plan(URL)
-    assert world.try_stream(job) == Failed("body_cut", 1.0)
+    assert world.try_stream(job) == Failed("body_cut", RETRY_S)
     world.make_due(job)
     world.run_to("stream", job, 2)
     scope = Scope()
@@ -315,7 +315,7 @@ def test_a_download_past_its_deadline_is_handed_back_with_its_bytes(world: World
     world.stream_policy(deadline_s=100.0, min_rate_bytes_s=0.0)
     world.source.script(URL, Says(body=[BODY[:HALF], wait(world, 101.0), BODY[HALF : HALF + 1], BODY[HALF + 1 :]]))
     job = world.plan(URL)
-    assert world.try_stream(job) == Failed("deadline", 1.0)
+    assert world.try_stream(job) == Failed("deadline", RETRY_S)
     world.make_due(job)
     world.drive()
     assert world.streamed(job)["resumed_from_bytes"] == HALF + 1
@@ -326,7 +326,7 @@ def test_the_deadline_is_of_all_answers_together(world: World) -> None:
     world.stream_policy(deadline_s=100.0, min_rate_bytes_s=0.0)
     world.source.script(URL, Says(body=[BODY[:HALF], Retryable("cut", code="body_cut")]))
     job = world.plan(URL)
-    assert world.try_stream(job) == Failed("body_cut", 1.0)
+    assert world.try_stream(job) == Failed("body_cut", RETRY_S)
     for at in range(HALF, HALF + 300, 100):
         line = f"bytes {at}-{at + 99}/{len(BODY)}"
         body = [wait(world, 60.0), BODY[at : at + 100]]
@@ -342,7 +342,7 @@ def test_a_rate_below_the_least_over_a_window_is_too_slow(world: World, seconds:
     world.source.script(URL, Says(body=[BODY[:10], wait(world, seconds), BODY[10:20], BODY[20:]]))
     job = world.plan(URL)
     outcome = world.try_stream(job)
-    assert outcome == (Failed(code, 1.0) if code else Done(State.STREAMING))
+    assert outcome == (Failed(code, RETRY_S) if code else Done(State.STREAMING))
 
 
 def test_the_time_it_took_is_measured(world: World) -> None:

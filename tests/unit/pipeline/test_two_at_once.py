@@ -12,7 +12,7 @@ from dlpipe.core.states import State, Status
 from dlpipe.pipeline.reconcile import reconcile
 from dlpipe.pipeline.runner import Done, Dropped, Failed
 from tests.fakes.source import Says
-from tests.world import World, some_bytes
+from tests.world import RETRY_S, World, some_bytes
 
 URL = "http://files.example/a.pdf"
 BODY = b"%PDF-1.7\n" + some_bytes(50_000)
@@ -83,7 +83,7 @@ def test_when_another_jobs_finalize_takes_the_part_the_file_is_still_right(world
     assert len(world.source.gets(URL)) == 1  # the second found all of it there
     assert world.streamed(second)["resumed_from_bytes"] == len(BODY)
     world.run("finalize", first)
-    assert world.run("finalize", second) == Failed("part_damaged", 1.0)
+    assert world.run("finalize", second) == Failed("part_damaged", RETRY_S)
     for stage in ("index", "dedupe"):
         world.run(stage, first)
     world.make_due(second)
