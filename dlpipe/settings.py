@@ -262,12 +262,16 @@ class Torrents(_Section):
 
 
 class Worker(_Section):
-    """`processes`, `threads` and `ready` are those of the one-machine stack; `grace_s` holds for every worker."""
+    """`processes`, `threads` and `ready` are those of the one-machine stack; the others hold for every worker.
+
+    `in_hand`: who has done a stage does the next one as well, if it would take its message anyway.
+    """
 
     processes: int = Field(2, ge=1, le=64)
     threads: int = Field(4, ge=1, le=256)
     grace_s: float = Field(25.0, gt=0, le=86_400)
     ready: bool = True
+    in_hand: bool = True
 
 
 class Metrics(_Section):

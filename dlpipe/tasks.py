@@ -13,7 +13,7 @@ from celery import Task, signals
 from celery.exceptions import Reject
 from celery.result import EagerResult
 
-from dlpipe import presence, wiring
+from dlpipe import hand, presence, wiring
 from dlpipe.celery import CeleryPublisher, app
 from dlpipe.core.downloads import StartAnswer
 from dlpipe.core.errors import BrokerUnavailable, DlpipeError, LeaseUnavailable, NotBegun
@@ -72,13 +72,18 @@ def plan_many(requests: Iterable[Mapping[str, Any]]) -> PlanSummary:
 
 
 def _stage(task: Any, name: str, job_id: str, run: int) -> str:
-    outcome = runner.run(deps(), name, job_id, run)
+    steps = task.request.chain
+    outcome = runner.run(deps(), name, job_id, run, hand.further(app, steps, job_id, run))
     if isinstance(outcome, runner.Dropped) and outcome.reason == NotBegun.code:
         raise Reject(outcome.reason, requeue=True)
     if not outcome.goes_on:
         task.request.chain = None  # the rest of the chain has nothing to do
-    elif isinstance(outcome, runner.Done) and wiring.settings().own_node:
-        CeleryPublisher(app).steer(task.request.chain or (), outcome.node)
+    if isinstance(outcome, runner.Done):
+        hand.tell(task, outcome.stages[1:], (job_id, run))
+        if outcome.goes_on and steps:
+            task.request.chain = steps[: len(steps) - len(outcome.stages[1:])]
+        if outcome.goes_on and wiring.settings().own_node:
+            CeleryPublisher(app).steer(steps or (), outcome.node)
     return str(outcome)
 
 

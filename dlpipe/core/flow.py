@@ -71,6 +71,12 @@ def stage(name: str) -> StageRow:
     return _BY_NAME[name]
 
 
+def after(row: StageRow) -> StageRow | None:
+    """The stage behind that one."""
+    behind = STAGES.index(row) + 1
+    return STAGES[behind] if behind < len(STAGES) else None
+
+
 def remaining(state: State) -> tuple[StageRow, ...]:
     """The stages that a run has yet to do for a job in this state; none when it is at an end.
 

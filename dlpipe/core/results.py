@@ -6,7 +6,7 @@ A record that does not fit its type is refused when it is written and when it is
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import MISSING, dataclass, fields
 from enum import StrEnum
 from functools import cache
@@ -207,9 +207,19 @@ class Recorded:
 class Results:
     """The finished results of one job, as the stages of one run may see them."""
 
-    def __init__(self, run: int, latest: Mapping[OpType, Recorded]) -> None:
+    def __init__(self, run: int, latest: Mapping[OpType, Recorded], keys: Collection[str] = ()) -> None:
+        """`keys`: of all ops that the job has, finished or not."""
         self._run = run
         self._latest = latest
+        self._keys = keys
+
+    def knows(self, op_key: str) -> bool:
+        """Has somebody started that op?"""
+        return op_key in self._keys
+
+    def with_(self, op: OpType, op_key: str, result: Result) -> Results:
+        """These, and one that this run has just come to."""
+        return Results(self._run, {**self._latest, op: Recorded(self._run, result)}, {*self._keys, op_key})
 
     def latest(self, op: OpType) -> Result | None:
         """The newest result of that kind, of whatever run."""

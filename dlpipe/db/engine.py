@@ -7,9 +7,11 @@ import os
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy import event
@@ -17,10 +19,12 @@ from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from dlpipe.core.errors import LedgerConflict, LedgerUnavailable, Misconfigured
-from dlpipe.core.model import Scope
+from dlpipe.core.model import ArtifactRecord, Scope
+from dlpipe.core.ports import Endings, FirstCopy, Glance, Known, KnownBlob
 from dlpipe.db import history, schema
 from dlpipe.db.backlog import SqlBacklog
 from dlpipe.db.cursors import SqlCursors
+from dlpipe.db.endings import LoneEndings, SqlEndings
 from dlpipe.db.figures import SqlFigures
 from dlpipe.db.garbage import SqlGarbage
 from dlpipe.db.jobs import SqlJobs
@@ -34,6 +38,8 @@ from dlpipe.db.stores import SqlStores
 from dlpipe.db.torrents import SqlTorrents
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 BUSY_TIMEOUT_MS = 30_000
 _WAL_PAUSE_S = 0.01
@@ -56,6 +62,7 @@ class SqlUnit:
         self.jobs = SqlJobs(connection)
         self.backlog = SqlBacklog(connection)
         self.ledger = SqlLedger(connection)
+        self.endings = SqlEndings(connection)
         self.registry = SqlRegistry(connection)
         self.cursors = SqlCursors(connection)
         self.stores = SqlStores(connection)
@@ -69,6 +76,41 @@ class SqlUnit:
 
     def rollback(self) -> None:
         self._connection.rollback()
+
+
+class LoneQuestions:
+    """The port `Known` on PostgreSQL without a transaction: there each statement is as of its own moment either way."""
+
+    def __init__(self, engine: sa.Engine) -> None:
+        self._engine = engine
+
+    def known_url(self, tenant_id: str, canonical_url: str, trust_s: float | None) -> KnownBlob | None:
+        return self._ask(lambda registry: registry.known_url(tenant_id, canonical_url, trust_s))
+
+    def first_copy(self, dedupe_scope: str, sha256: str) -> FirstCopy | None:
+        return self._ask(lambda registry: registry.first_copy(dedupe_scope, sha256))
+
+    def has_bytes(self, tenant_id: str, sha256: str, besides: str | None = None) -> bool:
+        return self._ask(lambda registry: registry.has_bytes(tenant_id, sha256, besides))
+
+    def result_of(self, job_id: str, sha256: str) -> ArtifactRecord | None:
+        return self._ask(lambda registry: registry.result_of(job_id, sha256))
+
+    def _ask(self, question: Callable[[SqlRegistry], T]) -> T:
+        try:
+            with self._engine.connect() as connection:
+                return question(SqlRegistry(connection))
+        except DBAPIError as error:
+            if not error.connection_invalidated:
+                raise
+        # The server was restarted while nobody asked: all connections from before have been given up by now.
+        with self._engine.connect() as connection:
+            return question(SqlRegistry(connection))
+
+
+@dataclass(frozen=True, slots=True)
+class SqlGlance:
+    registry: Known
 
 
 class _Turn:
@@ -115,7 +157,7 @@ class SqlDatabase:
             return self._engine
 
     def _make(self) -> sa.Engine:
-        if self.url.get_backend_name() == "sqlite":
+        if self._is_sqlite:
             engine = sa.create_engine(
                 self.url,
                 hide_parameters=True,  # they hold URLs, and errors end up in logs
@@ -151,6 +193,28 @@ class SqlDatabase:
     def read(self) -> Iterator[SqlUnit]:
         with _translated(), self._begun(dlpipe_read=True) as connection:
             yield SqlUnit(connection)
+
+    @contextmanager
+    def single(self) -> Iterator[Endings]:
+        if self._is_sqlite:
+            with self.write() as unit:
+                yield unit.endings
+        else:
+            with _translated():
+                yield LoneEndings(self.engine)
+
+    @contextmanager
+    def glance(self) -> Iterator[Glance]:
+        if self._is_sqlite:
+            with self.read() as unit:
+                yield SqlGlance(unit.registry)
+        else:
+            with _translated():
+                yield SqlGlance(LoneQuestions(self.engine))
+
+    @property
+    def _is_sqlite(self) -> bool:
+        return self.url.get_backend_name() == "sqlite"
 
     @contextmanager
     def _begun(self, **options: bool) -> Iterator[sa.Connection]:
@@ -201,7 +265,7 @@ class SqlDatabase:
 
     @property
     def sqlite_file(self) -> Path | None:
-        if self.url.get_backend_name() == "sqlite" and self.url.database:
+        if self._is_sqlite and self.url.database:
             return Path(self.url.database)
         return None
 

@@ -51,8 +51,8 @@ def faulty(connection: sa.Connection, limit: int, after: str | None) -> list[Art
 _THIS_FILE = sa.select(_A.artifact_uuid).where(
     _A.sha256 == sa.bindparam("its_sha256"), _A.storage_pointer == sa.bindparam("its_pointer")
 )
-_MEND = sa.update(artifact_faults).where(_F.artifact_uuid.in_(_THIS_FILE), _OPEN).values(mended_at=now())
+MEND = sa.update(artifact_faults).where(_F.artifact_uuid.in_(_THIS_FILE), _OPEN).values(mended_at=now())
 
 
 def mend(connection: sa.Connection, sha256: str, pointer: str) -> int:
-    return connection.execute(_MEND, {"its_sha256": sha256, "its_pointer": pointer}).rowcount
+    return connection.execute(MEND, {"its_sha256": sha256, "its_pointer": pointer}).rowcount

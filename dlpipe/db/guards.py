@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
-from typing import Any
+from typing import Any, NoReturn
 
 import sqlalchemy as sa
 
@@ -47,7 +47,7 @@ def guarded(allowed: frozenset[State]) -> sa.Update:
     )
 
 
-def raise_why(connection: sa.Connection, job: ArtifactJob, wanted: State, allowed: frozenset[State]) -> None:
+def raise_why(connection: sa.Connection, job: ArtifactJob, wanted: State, allowed: frozenset[State]) -> NoReturn:
     row = connection.execute(sa.select(_T.state, _T.fence).where(_T.job_id == job.job_id)).first()
     if row is None or row.fence != job.fence:
         raise LeaseLost(f"the fence of job {job.job_id} has moved on: another worker's work counts")

@@ -96,8 +96,19 @@ def _takes_jobs() -> sa.ColumnElement[bool]:
     return sa.exists(ready)
 
 
-_CLAIMS = {stage.name: Ready(_claim(stage)) for stage in flow.STAGES}
-_CLAIMS_HERE = {stage.name: Ready(_claim(stage, here=True)) for stage in flow.STAGES if stage.staged}
+@cache
+def _claims(stage: str, dialect: str, *, here: bool) -> Ready:
+    """With the canonical row of a job whose run begins (STATE-7): on PostgreSQL in the same statement."""
+    claim = _claim(flow.stage(stage), here=here)
+    if dialect != "postgresql":
+        return Ready(claim)
+    claimed = claim.cte("claimed")
+    begun = sa.and_(jobs.c.job_id == claimed.c.job_id, claimed.c.state == State.LEASED.value)
+    follows = sa.update(jobs).where(begun).values(**_BEGUN, updated_at=now()).cte("follows")
+    return Ready(sa.select(claimed).add_cte(follows))
+
+
+_BEGUN = {"status": Status.PROCESSING.value, "progress": 0}
 
 
 @cache
@@ -125,7 +136,11 @@ def _advanced(stage: str, target: State, dialect: str) -> tuple[Ready, ...]:
     return Ready(entered), Ready(follows.where(jobs.c.job_id == MY_JOB))
 
 
-_HANDED_BACK = guarded(states.sources(State.FAILED, Moment.FAIL)).values(**IDLE, due_at=now())
+_MY_TOKEN = sa.bindparam("my_token", type_=_T.lease_owner.type)
+# By the token as well: who claims onward and hears no answer hands back under a fence that may be somebody else's.
+_HANDED_BACK = (
+    guarded(states.sources(State.FAILED, Moment.FAIL)).where(_T.lease_owner == _MY_TOKEN).values(**IDLE, due_at=now())
+)
 
 
 class SqlJobs:
@@ -148,15 +163,15 @@ class SqlJobs:
         if not is_uuid(job_id):
             return Refused("unknown_job")
         wanted: dict[str, Any] = {"claimed_job": job_id, "claimed_run": run, "token": token, "ttl_s": ttl_s}
-        statement = _CLAIMS[stage.name]
-        if here is not None and stage.staged:
-            statement = _CLAIMS_HERE[stage.name]
+        its_part = here is not None and stage.staged
+        if here is not None and its_part:
             wanted |= {_HERE.key: here.name, _SINCE_S.key: -here.fresh_s}
-        row = statement(self._connection, wanted).first()
+        dialect = self._connection.dialect.name
+        row = _claims(stage.name, dialect, here=its_part)(self._connection, wanted).first()
         if row is None:
             return self._why_not(stage, job_id, run, here)
-        if row.state == State.LEASED.value:
-            note(self._connection, job_id, status=Status.PROCESSING.value, progress=0)
+        if dialect != "postgresql" and row.state == State.LEASED.value:
+            note(self._connection, job_id, **_BEGUN)
         put_off_s = (row.at - row.postponed_since).total_seconds() if row.postponed_since is not None else 0.0
         scope = Scope(row.owners_tenant_id, row.owners_project_id)
         job = job_from(row, scope, request_id=row.owners_request_id, lease_live=True)
@@ -222,7 +237,7 @@ class SqlJobs:
         note_error(self._connection, job.job_id, status, write, ended=not waits)
 
     def hand_back(self, job: ArtifactJob) -> bool:
-        changed = self._connection.execute(_HANDED_BACK, mine(job))
+        changed = self._connection.execute(_HANDED_BACK, {**mine(job), _MY_TOKEN.key: job.lease_owner})
         return changed.rowcount > 0
 
     def renew(self, claims: Sequence[tuple[str, int]], ttl_s: float) -> set[str]:

@@ -56,18 +56,24 @@ def _start(insert: Any) -> sa.Executable:
 
 
 _START = {"postgresql": Ready(_start(postgresql.insert)), "sqlite": Ready(_start(sqlite.insert))}
-_FINISH = Ready(
-    sa.update(artifact_ops)
-    .where(_O.op_key == _KEY, _O.fence == _FENCE)
-    .values(
-        # An op that is finished already keeps its first result; the guard is the fence alike.
-        state="finished",
-        run=_RUN,
-        finished_at=sa.func.coalesce(_O.finished_at, now()),
-        result_code=sa.case((_O.state == "finished", _O.result_code), else_=_CODE),
-        result_json=sa.func.coalesce(_O.result_json, _RESULT),
+
+
+def finishing(key: Any, fence: Any, run: Any, code: Any, result: Any) -> sa.Update:
+    """An op that is finished already keeps its first result; the guard is the fence alike."""
+    return (
+        sa.update(artifact_ops)
+        .where(_O.op_key == key, _O.fence == fence)
+        .values(
+            state="finished",
+            run=run,
+            finished_at=sa.func.coalesce(_O.finished_at, now()),
+            result_code=sa.case((_O.state == "finished", _O.result_code), else_=code),
+            result_json=sa.func.coalesce(_O.result_json, result),
+        )
     )
-)
+
+
+_FINISH = Ready(finishing(_KEY, _FENCE, _RUN, _CODE, _RESULT))
 _FAIL = (
     sa.update(artifact_ops)
     .where(_O.op_key == _KEY, _O.fence == _FENCE, _O.state == "started")
@@ -81,7 +87,10 @@ class SqlLedger:
         self._read: dict[str, set[str]] = {}
         """The ops that jobs were seen to have in this transaction."""
 
-    def results(self, job_id: str, run: int) -> Results:
+    def results(self, job_id: str, run: int, *, first: bool = False) -> Results:
+        if first:
+            self._read[job_id] = set()
+            return Results(run, {})
         rows = _OF_JOB(self._connection, {_JOB.key: job_id}).rows
         self._read[job_id] = {row.op_key for row in rows}
         latest = {
@@ -89,7 +98,7 @@ class SqlLedger:
             for row in rows
             if row.state == "finished"
         }
-        return Results(run, latest)
+        return Results(run, latest, self._read[job_id])
 
     def start(self, op_key: str, op_type: OpType, job: ArtifactJob) -> StartedOp:
         seen = self._is_there(op_key, job.job_id)

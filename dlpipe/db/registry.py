@@ -43,15 +43,19 @@ def _add_artifact(dialect: str) -> Any:
     return ignoring(dialect, artifacts).values(created_at=now()).returning(_A.artifact_uuid)
 
 
-@cache
-def _link(dialect: str, role: str = "result") -> Ready:
+def _linking(dialect: str, role: str) -> Any:
     """The artifact becomes the last of its job's results (or inputs), unless it is one already."""
     its_job = sa.bindparam("its_job", type_=_R.job_id.type)
     last = sa.select(sa.func.max(_R.position)).where(_R.job_id == its_job, _R.role == role).scalar_subquery()
     position = sa.func.coalesce(last + 1, 0)
     its_uuid = sa.bindparam("its_uuid", type_=_R.artifact_uuid.type)
     link = ignoring(dialect, job_artifacts)
-    return Ready(link.values(job_id=its_job, role=role, position=position, artifact_uuid=its_uuid))
+    return link.values(job_id=its_job, role=role, position=position, artifact_uuid=its_uuid)
+
+
+@cache
+def _link(dialect: str, role: str = "result") -> Ready:
+    return Ready(_linking(dialect, role))
 
 
 @cache
@@ -65,14 +69,18 @@ def _known_url(recent: bool) -> Ready:
     return Ready(found.where(_U.seen_at > after(sa.bindparam("since_s", type_=sa.Float()))) if recent else found)
 
 
-@cache
-def _see_url(dialect: str) -> Ready:
+def _seeing(dialect: str) -> Any:
     """All values are bound by the names of their columns."""
     insert = upserting(dialect, url_index).values(
         {**{name: sa.bindparam(f"its_{name}", type_=_U[name].type) for name in _BOUND_OF_URL}, "seen_at": now()}
     )
     set_ = {name: insert.excluded[name] for name in (*_BOUND_OF_URL[2:], "seen_at")}
-    return Ready(insert.on_conflict_do_update(index_elements=[_U.scope, _U.url_sha256], set_=set_))
+    return insert.on_conflict_do_update(index_elements=[_U.scope, _U.url_sha256], set_=set_)
+
+
+@cache
+def _see_url(dialect: str) -> Ready:
+    return Ready(_seeing(dialect))
 
 
 _BOUND_OF_URL = "scope url_sha256 canonical_url sha256 pointer size content_type etag last_modified".split()
@@ -85,13 +93,39 @@ def _measures(names: tuple[str, ...]) -> dict[str, sa.BindParameter[Any]]:
 _ITS_MANIFEST = sa.bindparam("its_uuid", type_=manifest.c.artifact_uuid.type)
 
 
-@cache
-def _note_all(dialect: str, names: tuple[str, ...]) -> Ready:
+def _noting(dialect: str, names: tuple[str, ...]) -> Any:
     its_job = sa.bindparam("its_job", type_=manifest.c.job_id.type)
     values = {"artifact_uuid": _ITS_MANIFEST, "job_id": its_job, "created_at": now(), **_measures(names)}
     insert = upserting(dialect, manifest).values(values)
     set_ = {name: insert.excluded[name] for name in names}
-    return Ready(insert.on_conflict_do_update(index_elements=[manifest.c.artifact_uuid], set_=set_))
+    return insert.on_conflict_do_update(index_elements=[manifest.c.artifact_uuid], set_=set_)
+
+
+@cache
+def _note_all(dialect: str, names: tuple[str, ...]) -> Ready:
+    return Ready(_noting(dialect, names))
+
+
+@cache
+def _registered(names: tuple[str, ...]) -> Ready:
+    """All that is written of a new file, as one statement of PostgreSQL; answers a row when the artifact is new.
+
+    It makes the parts that nobody reads last one first, so the last one stands first here: in this order whoever
+    writes some of it elsewhere locks these rows, and the other way round the two could block each other.
+    """
+    its = {
+        name: sa.bindparam(f"artifact_{name}", type_=_A[name].type) for name in _A.keys() if name != "created_at"
+    }
+    added = ignoring("postgresql", artifacts).values(**its, created_at=now()).returning(_A.artifact_uuid).cte("added")
+    copy = {name: sa.bindparam(f"copy_{name}", type_=_H[name].type) for name in _H.keys()}
+    parts = [
+        _noting("postgresql", names).cte("noted"),
+        _seeing("postgresql").cte("seen"),
+        faults.MEND.cte("mended"),
+        ignoring("postgresql", hash_index).values(**copy).cte("copied"),
+        _linking("postgresql", "result").cte("linked"),
+    ]
+    return Ready(sa.select(added.c.artifact_uuid).add_cte(*parts))
 
 
 @cache
@@ -154,23 +188,31 @@ class SqlRegistry:
             found |= some.keys() & set(pointers)
         return found
 
+    def register(
+        self, record: ArtifactRecord, dedupe_scope: str, canonical_url: str, blob: KnownBlob, facts: Mapping[str, Any]
+    ) -> None:
+        job_id, sha256, pointer, size = record.created_by_job_id, record.sha256, record.storage_pointer, record.byte_size
+        assert job_id is not None
+        if self._dialect != "postgresql":
+            self.add_artifact(record)
+            self.add_copy(dedupe_scope, sha256, pointer, size, job_id)
+            self.mend(sha256, pointer)
+            self.see_url(record.scope.tenant_id, canonical_url, blob)
+            self.note(record.artifact_uuid, job_id, facts)
+            return
+        copy = {"scope": dedupe_scope, "sha256": sha256, "pointer": pointer, "size": size, "job_id": job_id}
+        seen = {"scope": record.scope.tenant_id, "url_sha256": _url_sha256(canonical_url)}
+        its = {"job": job_id, "uuid": record.artifact_uuid, **seen, **_facts(canonical_url, blob), **facts}
+        values = {
+            **{f"artifact_{name}": value for name, value in _columns(record).items()},
+            **{f"copy_{name}": value for name, value in copy.items()},
+            **{f"its_{name}": value for name, value in its.items()},
+        }
+        if _registered(tuple(facts))(self._connection, values).first() is None:
+            self._connection.execute(_UNRETIRE, {"its_uuid": record.artifact_uuid})
+
     def add_artifact(self, record: ArtifactRecord) -> None:
-        made = self._connection.execute(
-            _add_artifact(self._dialect),
-            {
-                "artifact_uuid": record.artifact_uuid,
-                "tenant_id": record.scope.tenant_id,
-                "project_id": record.scope.project_id,
-                "artifact_type": record.artifact_type,
-                "storage_backend": record.storage_backend,
-                "storage_pointer": record.storage_pointer,
-                "content_type": record.content_type,
-                "byte_size": record.byte_size,
-                "sha256": record.sha256,
-                "schema_version": record.schema_version,
-                "created_by_job_id": record.created_by_job_id,
-            },
-        ).first()
+        made = self._connection.execute(_add_artifact(self._dialect), _columns(record)).first()
         if made is None:  # what was given up with a purge is registered anew
             self._connection.execute(_UNRETIRE, {"its_uuid": record.artifact_uuid})
         linked = {"its_job": record.created_by_job_id, "its_uuid": record.artifact_uuid}
@@ -247,6 +289,22 @@ class SqlRegistry:
             return
         # Half a row that is not there yet the database refuses.
         _note_all(self._dialect, tuple(facts))(self._connection, {**values, "its_job": job_id})
+
+
+def _columns(record: ArtifactRecord) -> dict[str, Any]:
+    return {
+        "artifact_uuid": record.artifact_uuid,
+        "tenant_id": record.scope.tenant_id,
+        "project_id": record.scope.project_id,
+        "artifact_type": record.artifact_type,
+        "storage_backend": record.storage_backend,
+        "storage_pointer": record.storage_pointer,
+        "content_type": record.content_type,
+        "byte_size": record.byte_size,
+        "sha256": record.sha256,
+        "schema_version": record.schema_version,
+        "created_by_job_id": record.created_by_job_id,
+    }
 
 
 def _facts(canonical_url: str, blob: KnownBlob) -> dict[str, Any]:

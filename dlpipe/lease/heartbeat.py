@@ -59,7 +59,7 @@ class Heartbeat(Rounds):
         for lease in ours:
             if lease.token not in claims:
                 lease.renewed(asked)
-            elif foreign is not None and lease.job_id in foreign:
+            elif foreign is not None and lease.job_id in foreign and lease.fence == claims[lease.token][1]:
                 self._lose(lease, "its fence was overtaken")
             elif foreign is not None:
                 lease.renewed(asked)

@@ -27,13 +27,23 @@ def boot_clock() -> float:
 class HeldLease:
     """A lease we were given. It counts as lost once its time is over here, whatever Redis may still think."""
 
-    def __init__(self, job_id: str, token: str, ttl_s: float, asked: float, clock: Clock) -> None:
+    def __init__(
+        self,
+        job_id: str,
+        token: str,
+        ttl_s: float,
+        asked: float,
+        clock: Clock,
+        last: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """`last`: is what is under way the last thing that this process does?"""
         self.job_id = job_id
         self.fence: int | None = None
         self._token = token
         self._ttl_s = ttl_s
         self._until = asked + ttl_s
         self._clock = clock
+        self._last = last
         self._lost: str | None = None
         self._ending = False
 
@@ -41,8 +51,11 @@ class HeldLease:
     def token(self) -> str:
         return self._token
 
-    def bind(self, fence: int) -> None:
+    def bind(self, fence: int | None) -> None:
         self.fence = fence
+
+    def may_go_on(self) -> bool:
+        return not (self._ending or self._last() or self.is_lost())
 
     def check(self) -> None:
         self.check_held()

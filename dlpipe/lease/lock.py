@@ -167,7 +167,7 @@ class RedisLeases:
             return self._acquire(job_id)
         if not ours:
             raise LeaseBusy(f"job {job_id} is held by another worker")
-        return HeldLease(job_id, token, self._ttl_s, asked, self._clock)
+        return HeldLease(job_id, token, self._ttl_s, asked, self._clock, lambda: self._ending)
 
     def _freed_of_the_dead(self, job_id: str) -> bool:
         """A holder that was killed after its last commit left only this key; nobody need wait for its end."""

@@ -1,11 +1,13 @@
-"""Carry out one stage of one run of one job, exactly once as far as the ledger can see.
+"""Carry out one stage of one run of one job, and those behind it that may be done in one hand, each exactly once as
+far as the ledger can see.
 
 A message is only a hint. The Redis lock decides who works; the fence in the row decides whose work counts.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 
 from dlpipe.core import flow, keys, states
 from dlpipe.core.about import about
@@ -19,12 +21,14 @@ from dlpipe.core.errors import (
     Retryable,
     StageFailure,
 )
+from dlpipe.core.flow import StageRow
 from dlpipe.core.model import ArtifactJob
 from dlpipe.core.ports import Lease, Past, Refused, Unit
 from dlpipe.core.recovery import FailureWrite, after_failure
 from dlpipe.core.states import State
 from dlpipe.pipeline import stores, telling
 from dlpipe.pipeline.deps import Deps
+from dlpipe.pipeline.ending import Ended, end
 from dlpipe.pipeline.settling import settle
 from dlpipe.pipeline.stages import STAGES, Stage
 from dlpipe.pipeline.stages.stage import OutOfOrder, Work
@@ -38,6 +42,8 @@ class Done:
     replayed: bool = False
     node: str | None = None
     """Where the rest of the chain finds the part, where nodes share none."""
+    stages: tuple[str, ...] = field(default=(), compare=False)
+    """Those that are behind us with it, in their order."""
 
     @property
     def goes_on(self) -> bool:
@@ -74,11 +80,11 @@ class Failed:
 Outcome = Done | Dropped | Failed
 
 
-def run(deps: Deps, stage_name: str, job_id: str, run_no: int) -> Outcome:
-    """What a message (stage, job, run) comes to."""
+def run(deps: Deps, stage_name: str, job_id: str, run_no: int, further: Sequence[str] = ()) -> Outcome:
+    """What a message (stage, job, run) comes to. `further`: the stages behind it that need no message of their own."""
     with about(stage=stage_name, job_id=job_id, run=run_no):
         try:
-            return _held(deps, STAGES[stage_name](deps), stage_name, job_id, run_no)
+            return _held(deps, stage_name, job_id, run_no, further)
         except LeaseBusy:
             return _dropped(deps, stage_name, "lease_busy")
         except LeaseLost as error:
@@ -87,11 +93,11 @@ def run(deps: Deps, stage_name: str, job_id: str, run_no: int) -> Outcome:
             return _dropped(deps, stage_name, error.code, error.message)
 
 
-def _held(deps: Deps, stage: Stage, stage_name: str, job_id: str, run_no: int) -> Outcome:
+def _held(deps: Deps, stage_name: str, job_id: str, run_no: int, further: Sequence[str]) -> Outcome:
     _return_claims(deps)
     began = deps.clock()
     with deps.leases.hold(job_id) as lease:
-        claimed = _claim(deps, stage, stage_name, job_id, run_no, lease)
+        claimed = _claim(deps, STAGES[stage_name](deps), stage_name, job_id, run_no, lease)
         match claimed:
             case Done():
                 telling.replayed(deps, stage_name, claimed)
@@ -102,11 +108,26 @@ def _held(deps: Deps, stage: Stage, stage_name: str, job_id: str, run_no: int) -
                 return _failed(deps, stage_name, claimed)
             case Work(job=job):
                 with about(tenant=job.scope.tenant_id, request_id=job.request_id):
-                    try:
-                        return _carry_out(deps, stage, stage_name, claimed, began)
-                    except LedgerUnavailable:
-                        deps.unreturned.append(job)  # whichever of its writes it was that was not answered
-                        raise
+                    return _in_hand(deps, flow.stage(stage_name), claimed, further, began)
+
+
+def _in_hand(deps: Deps, row: StageRow, work: Work, further: Sequence[str], began: float) -> Outcome:
+    """Carry out what was claimed, and whatever is claimed with the end of it."""
+    done: tuple[str, ...] = ()
+    while True:
+        with about(stage=row.name):
+            try:
+                ended = _carry_out(deps, row, work, further[len(done) :], began)
+            except LedgerUnavailable:
+                # Whichever of its writes it was that was not answered: it may have claimed the next stage as well.
+                deps.unreturned.extend((work.job, replace(work.job, fence=work.job.fence + 1)))
+                raise
+        if isinstance(ended, Failed):
+            return ended
+        done += tuple(one.row.name for one in ended.recorded)
+        if ended.next is None:
+            return Done(ended.state, node=work.job.node, stages=done)
+        (row, work), began = ended.next, deps.clock()
 
 
 def _dropped(deps: Deps, stage_name: str, reason: str, why: str = "") -> Dropped:
@@ -150,7 +171,7 @@ def _claim(
             return Dropped(claim.reason)
         job = claim.job
         try:
-            results = unit.ledger.results(job_id, run_no)
+            results = unit.ledger.results(job_id, run_no, first=job.fence == 1)
             extras = stage.extras(job, results)
         except OutOfOrder:
             unit.rollback()
@@ -174,54 +195,48 @@ def _claim(
     return claimed
 
 
-def _carry_out(deps: Deps, stage: Stage, stage_name: str, work: Work, began: float) -> Outcome:
-    job = work.job
+def _carry_out(deps: Deps, row: StageRow, work: Work, further: Sequence[str], began: float) -> Ended | Failed:
+    held, stage = (row, work), STAGES[row.name](deps)
     try:
         stores.recognise(deps)  # an unmounted store must get no bytes, and lose none
         result = (stage.probe(work) if work.op.seen else None) or stage.perform(work)
-        crash_point(f"{stage_name}.performed")
+        crash_point(f"{row.name}.performed")
         work.lease.check_held()
-
-        def record(unit: Unit) -> State:
-            state = stage.record(unit, work, result)
-            # First the job's row, then the op, as in a claim: the other way round, the two could block each other.
-            unit.jobs.advance(job, flow.stage(stage_name), state)
-            unit.ledger.finish(work.op, result, "ok")
-            crash_point(f"{stage_name}.recording")
-            return state
-
-        done = Done(settle(deps.database, record), node=job.node)
+        ended = end(deps, row, work, result, further)
+        held = ended.next or held
         if work.op.prior is None:
-            telling.recorded(deps, stage_name, done, result, deps.clock() - began)
+            telling.recorded(deps, ended.recorded, deps.clock() - began)
         else:
-            telling.replayed(deps, stage_name, done)  # an earlier run's op keeps its first result
-        crash_point(f"{stage_name}.recorded")
-        return done
+            telling.replayed(deps, row.name, Done(ended.state))  # an earlier run's op keeps its first result
+        crash_point(f"{row.name}.recorded")
+        if ended.next is not None:
+            crash_point(f"{ended.next[0].name}.claimed")
+        return ended
     except LeaseLost:
-        _hand_back(deps, job)
+        _hand_back(deps, held[1].job)
         raise
     except (LedgerUnavailable, LeaseUnavailable):
         raise
     except StageFailure as failure:
-        return _fail(deps, stage_name, work, failure, deps.debug_id())
+        return _fail(deps, *held, failure, deps.debug_id())
     except Exception as error:
         debug_id = deps.debug_id()
         telling.surprise(error, debug_id)
         surprise = Retryable(f"an unexpected {type(error).__name__}", code="internal_error")
-        return _fail(deps, stage_name, work, surprise, debug_id)
+        return _fail(deps, *held, surprise, debug_id)
 
 
-def _fail(deps: Deps, stage_name: str, work: Work, failure: StageFailure, debug_id: str) -> Outcome:
+def _fail(deps: Deps, row: StageRow, work: Work, failure: StageFailure, debug_id: str) -> Failed:
     job = work.job
     write = after_failure(failure, job.state, job.attempts, debug_id, deps.chance(), deps.policy.retry, job.put_off_s)
 
     def record(unit: Unit) -> None:
         unit.jobs.fail(job, write)
         unit.ledger.fail(work.op, write.code)
-        crash_point(f"{stage_name}.failing")
+        crash_point(f"{row.name}.failing")
 
     settle(deps.database, record)
-    failed = _failed(deps, stage_name, write, job.host)
-    crash_point(f"{stage_name}.failed")
+    failed = _failed(deps, row.name, write, job.host)
+    crash_point(f"{row.name}.failed")
     deps.progress.clear(job.job_id)
     return failed

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from dlpipe.core.errors import LedgerConflict
-from dlpipe.core.ports import Database, Unit
+from dlpipe.core.ports import Database, Ending, Unit
 
 T = TypeVar("T")
 
@@ -20,14 +20,31 @@ TRIES = 5
 PAUSE_S = 0.02
 
 
+def settle_alone(database: Database, ending: Ending) -> bool:
+    """An ending that nothing else has to be committed with; as above."""
+
+    def tried() -> bool:
+        with database.single() as endings:
+            return endings.end(ending)
+
+    return _until_it_is(tried)
+
+
 def settle(database: Database, work: Callable[[Unit], T]) -> T:
     """What `work` answers, once a unit with it is committed; LedgerConflict when it never was."""
-    for tried in range(1, TRIES):
+
+    def tried() -> T:
+        with database.write() as unit:
+            return work(unit)
+
+    return _until_it_is(tried)
+
+
+def _until_it_is(tried: Callable[[], T]) -> T:
+    for times in range(1, TRIES):
         try:
-            with database.write() as unit:
-                return work(unit)
+            return tried()
         except LedgerConflict:
             # Two that meet again at once would meet again; so each waits for a time of its own.
-            time.sleep(random.uniform(0, PAUSE_S * 2**tried))
-    with database.write() as unit:
-        return work(unit)
+            time.sleep(random.uniform(0, PAUSE_S * 2**times))
+    return tried()

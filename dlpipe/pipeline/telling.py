@@ -7,18 +7,26 @@ from __future__ import annotations
 
 import logging
 import traceback
+from collections.abc import Sequence
 
+from dlpipe.core.about import about
 from dlpipe.core.events import MessageDropped, StageFailed, StageRecorded, StageReplayed
 from dlpipe.core.recovery import FailureWrite
 from dlpipe.core.results import Result, StreamResult
 from dlpipe.pipeline.deps import Deps
+from dlpipe.pipeline.ending import Recorded
 
 log = logging.getLogger(__name__)
 
 
-def recorded(deps: Deps, stage: str, outcome: object, result: Result, elapsed_s: float) -> None:
-    log.info("%s", outcome, extra={"fields": {"elapsed_ms": round(elapsed_s * 1000), "bytes": _brought(result)}})
-    deps.telemetry.tell(StageRecorded(stage, result, elapsed_s))
+def recorded(deps: Deps, stages: Sequence[Recorded], elapsed_s: float) -> None:
+    """Those that went on record in one step; the time is that of the first one, which alone may take any."""
+    for one in stages:
+        with about(stage=one.row.name):
+            fields = {"elapsed_ms": round(elapsed_s * 1000), "bytes": _brought(one.result)}
+            log.info("done: %s", one.state, extra={"fields": fields})
+            deps.telemetry.tell(StageRecorded(one.row.name, one.result, elapsed_s))
+        elapsed_s = 0.0
 
 
 def replayed(deps: Deps, stage: str, outcome: object) -> None:

@@ -20,8 +20,11 @@ class FakeLease:
     def token(self) -> str:
         return self._token
 
-    def bind(self, fence: int) -> None:
+    def bind(self, fence: int | None) -> None:
         self.fence = fence
+
+    def may_go_on(self) -> bool:
+        return not (self.ending or self.lost)
 
     def check(self) -> None:
         self.check_held()

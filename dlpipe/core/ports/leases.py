@@ -15,8 +15,11 @@ class Lease(Protocol):
     @property
     def token(self) -> str: ...
 
-    def bind(self, fence: int) -> None:
-        """From now on the heartbeat also renews the mirror in the row, under this fence."""
+    def bind(self, fence: int | None) -> None:
+        """From now on the heartbeat also renews the mirror in the row, under this fence; None: it leaves it alone."""
+
+    def may_go_on(self) -> bool:
+        """May its holder begin another stage under it? Not when it is lost, nor when the process is to end."""
 
     def check(self) -> None:
         """Raise LeaseLost when the lease ran out, was taken, or its fence was overtaken.

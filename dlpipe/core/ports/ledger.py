@@ -10,12 +10,13 @@ from typing import Any, Protocol
 
 from dlpipe.core.downloads import Downloads
 from dlpipe.core.figures import Totals, Waiting
-from dlpipe.core.flow import OpType, Queue
+from dlpipe.core.flow import OpType, Queue, StageRow
 from dlpipe.core.model import ArtifactJob, ArtifactRecord, Fault, Scope
 from dlpipe.core.nodes import Node, NodePolicy
 from dlpipe.core.ports.jobs import Backlog, Jobs, Owned
 from dlpipe.core.ports.trash import Garbage
 from dlpipe.core.results import Result, Results
+from dlpipe.core.states import State
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +50,61 @@ class FirstCopy:
     job_id: str
 
 
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """A further stage whose result goes on record with that of the one before: its op was never started by itself."""
+
+    stage: StageRow
+    op_key: str
+    result: Result
+    state: State
+    """What it enters."""
+
+
+@dataclass(frozen=True, slots=True)
+class Onward:
+    """The stage that the same holder claims next, whose op nobody has started yet."""
+
+    stage: StageRow
+    op_key: str
+    lease_ttl_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """All that is said of a claim's end in one step: what came of it, and what its holder does next (ADR 42)."""
+
+    job: ArtifactJob
+    stage: StageRow
+    op: StartedOp
+    result: Result
+    entered: State
+    """By the stage that was claimed."""
+    joined: tuple[Joined, ...] = ()
+    onward: Onward | None = None
+
+    @property
+    def state(self) -> State:
+        """Where the job is then, but for what the next claim enters."""
+        return self.joined[-1].state if self.joined else self.entered
+
+
+class Endings(Protocol):
+    """Where a claim's end is written."""
+
+    def end(self, ending: Ending) -> bool:
+        """Record the results and enter the state; the lease is free then, or claimed onward under the next fence.
+
+        All of it or nothing. LeaseLost when the fence is no longer the job's, IllegalTransition when the table has no
+        such step. Onward: answers False, and has changed nothing, when the job may not be claimed (it is paused, say).
+        """
+
+
 class Ledger(Protocol):
     """The exactly-once record of effects."""
 
-    def results(self, job_id: str, run: int) -> Results: ...
+    def results(self, job_id: str, run: int, *, first: bool = False) -> Results:
+        """`first`: nobody has held the job before, so there are none."""
 
     def start(self, op_key: str, op_type: OpType, job: ArtifactJob) -> StartedOp:
         """Record that the effect is about to be performed by the holder of `job.fence`. LeaseLost if overtaken."""
@@ -69,8 +121,8 @@ class Ledger(Protocol):
         """The stored result of a finished op; None when it is not finished (a started op is no result)."""
 
 
-class Registry(Protocol):
-    """Artifacts and the indexes that find bytes again."""
+class Known(Protocol):
+    """What the registry can be asked."""
 
     def known_url(self, tenant_id: str, canonical_url: str, trust_s: float | None) -> KnownBlob | None:
         """What the URL gave when it was last seen, if that is at most `trust_s` ago; None: however long ago.
@@ -82,6 +134,27 @@ class Registry(Protocol):
 
     def has_bytes(self, tenant_id: str, sha256: str, besides: str | None = None) -> bool:
         """Has the tenant registered these bytes, beside that one artifact?"""
+
+    def result_of(self, job_id: str, sha256: str) -> ArtifactRecord | None:
+        """The newest that the job has registered of these bytes, also before it was purged and planned again."""
+
+
+class Glance(Protocol):
+    """What may be asked without a transaction."""
+
+    @property
+    def registry(self) -> Known: ...
+
+
+class Registry(Known, Protocol):
+    """Artifacts and the indexes that find bytes again."""
+
+    def register(
+        self, record: ArtifactRecord, dedupe_scope: str, canonical_url: str, blob: KnownBlob, facts: Mapping[str, Any]
+    ) -> None:
+        """All that there is to write of a file that has just come, as by the methods below: add_artifact, add_copy,
+        mend, see_url and note. `facts` are a whole row of the manifest.
+        """
 
     def add_copy(self, dedupe_scope: str, sha256: str, pointer: str, size: int, job_id: str) -> None:
         """Remember the first copy of these bytes; a later one changes nothing."""
@@ -106,9 +179,6 @@ class Registry(Protocol):
 
     def newest_result(self, job_id: str) -> ArtifactRecord | None:
         """The result that the job's latest run brought, or found unchanged."""
-
-    def result_of(self, job_id: str, sha256: str) -> ArtifactRecord | None:
-        """The newest that the job has registered of these bytes, also before it was purged and planned again."""
 
     def add_fault(self, artifact_uuid: str, fault: Fault) -> bool:
         """Mark the artifact's file as missing or damaged; False when it is marked already, which changes nothing."""
@@ -208,6 +278,8 @@ class Unit(Protocol):
     @property
     def ledger(self) -> Ledger: ...
     @property
+    def endings(self) -> Endings: ...
+    @property
     def registry(self) -> Registry: ...
     @property
     def cursors(self) -> Cursors: ...
@@ -238,3 +310,11 @@ class Database(Protocol):
 
     def write(self) -> AbstractContextManager[Unit]: ...
     def read(self) -> AbstractContextManager[Unit]: ...
+
+    def single(self) -> AbstractContextManager[Endings]:
+        """For one ending that nothing else has to be committed with. A connection that was lost is no reason to fail:
+        under the fence it can be said once more, and does nothing when it had got through.
+        """
+
+    def glance(self) -> AbstractContextManager[Glance]:
+        """For questions that need not be answered as of one moment."""

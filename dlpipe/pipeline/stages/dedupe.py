@@ -28,10 +28,8 @@ class Dedupe(Stage):
         if stored.is_replay(work.job):
             stored.look(self.deps, work.job, stored.of(work.results), "dedupe")
         first = self._first(work.job, indexed.sha256)
-        if first is None or first.job_id == work.job.job_id:
+        if first is None or _is_ours(first, work.job, indexed):
             return DedupeResult(DedupeAction.DOWNLOAD, 0)
-        if first == FirstCopy(indexed.pointer, NO_JOB):
-            return DedupeResult(DedupeAction.DOWNLOAD, 0)  # our own file, which reconcile saw before we registered it
         if first.pointer == indexed.pointer:
             return DedupeResult(DedupeAction.SKIPPED, placed.size)  # the same place: finalize found it there
         store = self.deps.store
@@ -43,11 +41,25 @@ class Dedupe(Stage):
         quiet = only_others(self.deps, tenant, first, indexed.sha256, besides=indexed.artifact_uuid)
         return DedupeResult(action, saved, quiet)
 
-    def _first(self, job: ArtifactJob, sha256: str) -> FirstCopy | None:
-        with self.deps.database.read() as unit:
-            return unit.registry.first_copy(self.deps.policy.scope_key(job.scope), sha256)
+    def within(self, unit: Unit, work: Work) -> DedupeResult | None:
+        """Most bytes are new, and then there is nothing to share."""
+        job, indexed = work.job, latest(work.results, OpType.INDEX, IndexResult)
+        if stored.is_replay(job):
+            return None
+        first = unit.registry.first_copy(self.deps.policy.scope_key(job.scope), indexed.sha256)
+        # Without a row that is ours, somebody else's file has to be looked at.
+        if first is None or not _is_ours(first, job, indexed):
+            return None
+        return DedupeResult(DedupeAction.DOWNLOAD, 0)
 
-    def record(self, unit: Unit, work: Work, result: Result) -> State:
+    def _first(self, job: ArtifactJob, sha256: str) -> FirstCopy | None:
+        with self.deps.database.glance() as glance:
+            return glance.registry.first_copy(self.deps.policy.scope_key(job.scope), sha256)
+
+    def enters(self, result: Result) -> State:
+        return State.DEDUPED
+
+    def record(self, unit: Unit, work: Work, result: Result) -> None:
         job, done = work.job, expect(result, DedupeResult)
         indexed = latest(work.results, OpType.INDEX, IndexResult)
         scope = self.deps.policy.scope_key(job.scope)
@@ -57,4 +69,8 @@ class Dedupe(Stage):
                 # The earlier copy is gone or damaged: from now on ours is the one to share.
                 unit.registry.repoint(scope, indexed.sha256, first.pointer, indexed.pointer, job.job_id)
         unit.registry.note(indexed.artifact_uuid, job.job_id, {"dedupe_action": done.told.value})
-        return State.DEDUPED
+
+
+def _is_ours(first: FirstCopy, job: ArtifactJob, indexed: IndexResult) -> bool:
+    """Also a file of ours that reconcile saw before we registered it."""
+    return first.job_id == job.job_id or first == FirstCopy(indexed.pointer, NO_JOB)

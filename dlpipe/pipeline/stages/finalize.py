@@ -7,7 +7,6 @@ from dlpipe.core.flow import OpType
 from dlpipe.core.keys import Scalar
 from dlpipe.core.layout import Equal, Place, space_of
 from dlpipe.core.model import ArtifactJob
-from dlpipe.core.ports import Unit
 from dlpipe.core.results import FinalizeResult, Result, Results, StreamResult
 from dlpipe.core.states import Purpose, State
 from dlpipe.pipeline.stages import stored
@@ -37,8 +36,8 @@ class Finalize(Stage):
     def _first(self, job: ArtifactJob, streamed: StreamResult) -> Place | None:
         """Where the dedupe scope has these bytes already, and they are right (DEDUPE-1)."""
         store = self.deps.store
-        with self.deps.database.read() as unit:
-            first = unit.registry.first_copy(self.deps.policy.scope_key(job.scope), streamed.sha256)
+        with self.deps.database.glance() as glance:
+            first = glance.registry.first_copy(self.deps.policy.scope_key(job.scope), streamed.sha256)
         if first is None or space_of(first.pointer) != store.backend:
             return None
         right = store.vouched(first.pointer, streamed.sha256, streamed.size)
@@ -91,7 +90,7 @@ class Finalize(Stage):
         store.copy(first.pointer, place)
         return True
 
-    def record(self, unit: Unit, work: Work, result: Result) -> State:
+    def enters(self, result: Result) -> State:
         return State.FINALIZED
 
 

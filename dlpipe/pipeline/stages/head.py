@@ -41,12 +41,14 @@ class Head(Stage):
     def _known(self, job: ArtifactJob) -> HeadResult | None:
         """The URL's bytes, when this tenant has fetched them, they are still there, and the server still has them."""
         tenant, url = job.scope.tenant_id, job.canonical_url
-        with self.deps.database.read() as unit:
-            blob = unit.registry.known_url(tenant, url, None)
-            trusted = blob is not None and unit.registry.known_url(tenant, url, self.deps.policy.trust_s) is not None
-            mine = unit.registry.result_of(job.job_id, blob.sha256) if blob else None
+        with self.deps.database.glance() as glance:
+            blob = glance.registry.known_url(tenant, url, None)
+            if blob is None:
+                return None
+            trusted = glance.registry.known_url(tenant, url, self.deps.policy.trust_s) is not None
+            mine = glance.registry.result_of(job.job_id, blob.sha256)
         store = self.deps.store
-        if blob is None or not store.owns(blob.pointer) or not self._fits(job, blob):
+        if not store.owns(blob.pointer) or not self._fits(job, blob):
             return None
         # A size proves nothing where a file of these bytes is known to be at fault.
         rehashed = job.purpose is Purpose.REPAIR or (mine is not None and mine.fault is not None)
@@ -129,12 +131,19 @@ class Head(Stage):
             content_type=facts.content_type,
         )
 
-    def record(self, unit: Unit, work: Work, result: Result) -> State:
+    def enters(self, result: Result) -> State:
+        return State.SKIPPED_DUPLICATE if _known(expect(result, HeadResult)) else State.HEAD_DONE
+
+    def writes(self, result: Result) -> bool:
+        head = expect(result, HeadResult)
+        return head.stored_uuid is not None or _known(head)
+
+    def record(self, unit: Unit, work: Work, result: Result) -> None:
         head = expect(result, HeadResult)
         if head.stored_uuid is not None:
             unit.registry.add_input(work.job.job_id, head.stored_uuid)
         if head.known_sha256 is None or head.known_pointer is None or head.known_size is None:
-            return State.HEAD_DONE
+            return
         job = work.job
         if head.revalidated:
             unit.registry.see_again(job.scope.tenant_id, job.canonical_url, head.known_sha256)
@@ -152,7 +161,7 @@ class Head(Stage):
             # and it is the newest again.
             unit.registry.add_artifact(mine)
             unit.registry.note(mine.artifact_uuid, job.job_id, measured)
-            return State.SKIPPED_DUPLICATE
+            return
         # As the index stage would call it: what a job registers goes by its bytes and their place, whoever brought
         # them. A name by the run could come again after a purge, for other bytes.
         made = op_key(OpType.INDEX, job.job_id, sha256=head.known_sha256, pointer=head.known_pointer)
@@ -174,7 +183,11 @@ class Head(Stage):
             job.job_id,
             measured | {"bytes_written": 0, "resumed_from_bytes": 0, "dedupe_action": DedupeAction.SKIPPED.value},
         )
-        return State.SKIPPED_DUPLICATE
+
+
+def _known(head: HeadResult) -> bool:
+    """Are the URL's bytes held already?"""
+    return None not in (head.known_sha256, head.known_pointer, head.known_size)
 
 
 def media_type(content_type: str | None) -> str | None:

@@ -37,7 +37,14 @@ class Index(Stage):
         known = mine.artifact_uuid if mine is not None and mine.storage_pointer == placed.pointer else None
         return IndexResult(placed.sha256, placed.pointer, known or artifact_uuid(work.op.op_key))
 
-    def record(self, unit: Unit, work: Work, result: Result) -> State:
+    def ahead(self, work: Work) -> IndexResult | None:
+        """All that it does is written with its result."""
+        return None if stored.is_replay(work.job) else self.perform(work)
+
+    def enters(self, result: Result) -> State:
+        return State.INDEXED
+
+    def record(self, unit: Unit, work: Work, result: Result) -> None:
         job, index = work.job, expect(result, IndexResult)
         placed = latest(work.results, OpType.FINALIZE, FinalizeResult)
         streamed = latest(work.results, OpType.STREAM, StreamResult)
@@ -45,25 +52,20 @@ class Index(Stage):
         again = stored.is_replay(job)
         if again and not stored.does(job, "index"):
             unit.registry.note(index.artifact_uuid, job.job_id, {"run": job.run})
-            return State.INDEXED
-        unit.registry.add_artifact(
-            ArtifactRecord(
-                artifact_uuid=index.artifact_uuid,
-                scope=job.scope,
-                artifact_type="file",
-                storage_backend=space_of(placed.pointer),
-                storage_pointer=placed.pointer,
-                content_type=streamed.content_type,
-                byte_size=placed.size,
-                sha256=placed.sha256,
-                schema_version=ARTIFACT_SCHEMA,
-                created_by_job_id=job.job_id,
-            )
+            return
+        record = ArtifactRecord(
+            artifact_uuid=index.artifact_uuid,
+            scope=job.scope,
+            artifact_type="file",
+            storage_backend=space_of(placed.pointer),
+            storage_pointer=placed.pointer,
+            content_type=streamed.content_type,
+            byte_size=placed.size,
+            sha256=placed.sha256,
+            schema_version=ARTIFACT_SCHEMA,
+            created_by_job_id=job.job_id,
         )
-        unit.registry.add_copy(
-            self.deps.policy.scope_key(job.scope), placed.sha256, placed.pointer, placed.size, job.job_id
-        )
-        unit.registry.mend(placed.sha256, placed.pointer)
+        dedupe_scope = self.deps.policy.scope_key(job.scope)
         # Behind a redirect they are the validators of another URL, and say nothing of what this one gives next time.
         own = streamed.final_url_sha256 == hashlib.sha256(job.canonical_url.encode()).hexdigest()
         blob = KnownBlob(
@@ -74,10 +76,6 @@ class Index(Stage):
             streamed.last_modified if own else None,
             streamed.content_type,
         )
-        if again:  # nobody was asked, so nothing is known anew of what the URL gives
-            unit.registry.recall_url(job.scope.tenant_id, job.canonical_url, blob, index.artifact_uuid)
-        else:
-            unit.registry.see_url(job.scope.tenant_id, job.canonical_url, blob)
         facts: dict[str, Any] = {
             "run": job.run,
             "sha256": placed.sha256,
@@ -85,18 +83,23 @@ class Index(Stage):
             "shard_prefix": self.deps.store.shard(placed.pointer),
             "byte_size": placed.size,
         }
-        if not again:  # of how the bytes came a replay measures nothing
-            facts |= {
-                **_decision(decided, streamed),
-                "bytes_written": streamed.bytes_written,
-                "resumed_from_bytes": streamed.resumed_from_bytes,
-                "elapsed_ms": streamed.elapsed_ms,
-                "fsync_ms": streamed.fsync_ms,
-                "avg_write_mibps": _rate(streamed),
-                "quota_json": _quota(streamed),
-            }
-        unit.registry.note(index.artifact_uuid, job.job_id, facts)
-        return State.INDEXED
+        if again:  # nobody was asked, so nothing is known anew of what the URL gives, nor of how the bytes came
+            unit.registry.add_artifact(record)
+            unit.registry.add_copy(dedupe_scope, placed.sha256, placed.pointer, placed.size, job.job_id)
+            unit.registry.mend(placed.sha256, placed.pointer)
+            unit.registry.recall_url(job.scope.tenant_id, job.canonical_url, blob, index.artifact_uuid)
+            unit.registry.note(index.artifact_uuid, job.job_id, facts)
+            return
+        facts |= {
+            **_decision(decided, streamed),
+            "bytes_written": streamed.bytes_written,
+            "resumed_from_bytes": streamed.resumed_from_bytes,
+            "elapsed_ms": streamed.elapsed_ms,
+            "fsync_ms": streamed.fsync_ms,
+            "avg_write_mibps": _rate(streamed),
+            "quota_json": _quota(streamed),
+        }
+        unit.registry.register(record, dedupe_scope, job.canonical_url, blob, facts)
 
 
 def _decision(decided: Result | None, streamed: StreamResult) -> dict[str, Any]:

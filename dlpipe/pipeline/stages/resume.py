@@ -6,7 +6,6 @@ from dlpipe.core import mirrors, resume
 from dlpipe.core.flow import OpType
 from dlpipe.core.keys import Scalar
 from dlpipe.core.model import ArtifactJob
-from dlpipe.core.ports import Unit
 from dlpipe.core.remote import PartFacts, RemoteFacts
 from dlpipe.core.results import HeadResult, Result, Results, ResumeResult
 from dlpipe.core.states import State
@@ -25,6 +24,17 @@ class ResumeDecide(Stage):
         head = in_run(work.results, OpType.HEAD, HeadResult)
         if stored.is_replay(job):
             return ResumeResult("replay", f"from_{job.replay_from}", stored.of(work.results).size)
+        decided = self._by_what_is_held(job, head)
+        return self._compare(work, decided.size, decided.offset) if isinstance(decided, resume.NeedPrefix) else decided
+
+    def ahead(self, work: Work) -> ResumeResult | None:
+        """Nearly always a look at the staging folder is all there is to it."""
+        if stored.is_replay(work.job):
+            return None
+        decided = self._by_what_is_held(work.job, in_run(work.results, OpType.HEAD, HeadResult))
+        return None if isinstance(decided, resume.NeedPrefix) else decided
+
+    def _by_what_is_held(self, job: ArtifactJob, head: HeadResult) -> ResumeResult | resume.NeedPrefix:
         with self.deps.staging.claim(job.scope.tenant_id, job.canonical_url, job.job_id, job.fence) as part:
             held = part.facts
         match decide(job, head, held, self.deps.policy.resume):
@@ -34,10 +44,10 @@ class ResumeDecide(Stage):
                 return ResumeResult("complete", reason, held.good if held else 0)
             case resume.Discard(reason=reason):
                 return ResumeResult("discard", reason)
-            case resume.NeedPrefix(size=size, offset=offset):
-                return self._compare(work, size, offset)
             case resume.Fresh(reason=reason):
                 return ResumeResult("fresh", reason)
+            case unsure:
+                return unsure
 
     def _compare(self, work: Work, size: int, offset: int) -> ResumeResult:
         """Row 38: the server's first bytes against ours; the stream then compares the last ones, too."""
@@ -57,7 +67,7 @@ class ResumeDecide(Stage):
             return ResumeResult("discard", "prefix_differs")
         return ResumeResult("resume", resume.SAME_PREFIX, offset)
 
-    def record(self, unit: Unit, work: Work, result: Result) -> State:
+    def enters(self, result: Result) -> State:
         return State.RESUME_OK
 
 

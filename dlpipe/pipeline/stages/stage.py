@@ -48,8 +48,30 @@ class Stage(ABC):
         """Do it. May be done again after a crash at any point; no transaction is open."""
 
     @abstractmethod
-    def record(self, unit: Unit, work: Work, result: Result) -> State:
-        """The database effects, in the transaction that records the result; answer the state to enter."""
+    def enters(self, result: Result) -> State:
+        """The state that the job is in with this result."""
+
+    def writes(self, result: Result) -> bool:
+        """Has it database effects beside the record of the result?"""
+        return type(self).record is not Stage.record
+
+    def record(self, unit: Unit, work: Work, result: Result) -> None:  # noqa: B027 - most stages have none
+        """The database effects, in the transaction that records the result."""
+
+    def ahead(self, work: Work) -> Result | None:
+        """Its result, before that of the stage in front of it is on record; None: it has to be claimed for that.
+
+        Only what changes nothing anywhere may be done like that, and costs next to nothing to be done again: with a
+        crash both are forgotten. No transaction is open.
+        """
+        return None
+
+    def within(self, unit: Unit, work: Work) -> Result | None:
+        """Its result by the database alone, in the transaction that records the stages in front of it; None: see above.
+
+        What they write can be read here, and the network and the disk must not be touched.
+        """
+        return None
 
 
 def in_run(results: Results, op: OpType, kind: type[R]) -> R:

@@ -10,7 +10,7 @@ from dlpipe.core.crash import crash_point
 from dlpipe.core.flow import OpType
 from dlpipe.core.keys import Scalar
 from dlpipe.core.model import ArtifactJob
-from dlpipe.core.ports import Part, Unit
+from dlpipe.core.ports import Part
 from dlpipe.core.quota import Decision
 from dlpipe.core.results import HeadResult, Result, Results, ResumeResult, StreamResult
 from dlpipe.core.states import State
@@ -99,7 +99,7 @@ class Stream(Stage):
             final_url_sha256=held.final_url_sha256,
         )
 
-    def record(self, unit: Unit, work: Work, result: Result) -> State:
+    def enters(self, result: Result) -> State:
         return State.STREAMING
 
 

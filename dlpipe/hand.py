@@ -1,0 +1,72 @@
+"""Which further steps of a chain a worker does in the same hand, and what is told of them (ADR 42).
+
+A stage that the worker would take from its queues anyway needs no message of its own: the chain is shortened by it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+from uuid import uuid4
+
+from celery import Celery, signals
+
+from dlpipe import wiring
+
+Step = dict[str, Any]
+"""One further step of a chain, as a message carries it; of a list of them the last one is next."""
+
+_PLAIN = frozenset({"queue", "task_id", "reply_to"})
+"""Options that say where a step goes, and not when, or how often."""
+
+
+def further(app: Celery, steps: Sequence[Step] | None, job_id: str, run: int) -> list[str]:
+    """The names of the stages that may be done at once, in their order."""
+    if not wiring.settings().worker.in_hand or wiring.settings().own_node:
+        return []  # a part that is one node's is found by messages that are steered there
+    found: list[str] = []
+    for step in reversed(steps or ()):
+        # A later release's message may say more than this one knows: it is for somebody who understands it.
+        if list(step["args"]) != [job_id, run] or step["kwargs"] or not _PLAIN.issuperset(step["options"]):
+            break
+        if not _is_taken_here(app, str(step["task"]), step["options"].get("queue")):
+            break
+        found.append(str(step["task"]).removeprefix("dlpipe."))
+    return found
+
+
+@cache
+def _is_taken_here(app: Celery, task: str, queue: str | None) -> bool:
+    """Does this worker take from the queue that the step would go to?"""
+    name = queue or app.amqp.router.route({}, task)["queue"]
+    return str(getattr(name, "name", name)) in app.amqp.queues.consume_from
+
+
+def tell(task: Any, names: Sequence[str], args: Sequence[Any]) -> None:
+    """Events of the stages that were done without a message, for who watches the worker (`-E`)."""
+    if not names or not _watched():
+        return
+    request = task.request
+    with task.app.events.default_dispatcher(hostname=request.hostname) as dispatcher:
+        for name in names:
+            its = {"uuid": str(uuid4()), "name": f"dlpipe.{name}", "root_id": request.root_id, "parent_id": request.id}
+            dispatcher.send("task-received", args=repr(tuple(args)), kwargs="{}", retries=0, eta=None, **its)
+            dispatcher.send("task-started", uuid=its["uuid"], pid=request.worker_pid)
+            dispatcher.send("task-succeeded", uuid=its["uuid"], result="'in hand'", runtime=0.0)
+
+
+_worker: list[Any] = []
+"""The main process's, also in the children that it forked."""
+
+
+@signals.worker_init.connect(weak=False)
+def _note(sender: Any = None, **_: Any) -> None:
+    _worker[:] = [sender]
+
+
+def _watched() -> bool:
+    if not _worker:
+        return False
+    dispatcher = getattr(getattr(_worker[0], "consumer", None), "event_dispatcher", None)
+    return bool(getattr(_worker[0], "task_events", False) or getattr(dispatcher, "enabled", False))
