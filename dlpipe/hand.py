@@ -5,6 +5,7 @@ A stage that the worker would take from its queues anyway needs no message of it
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from functools import cache
 from typing import Any
@@ -52,7 +53,7 @@ def tell(task: Any, names: Sequence[str], args: Sequence[Any]) -> None:
         for name in names:
             its = {"uuid": str(uuid4()), "name": f"dlpipe.{name}", "root_id": request.root_id, "parent_id": request.id}
             dispatcher.send("task-received", args=repr(tuple(args)), kwargs="{}", retries=0, eta=None, **its)
-            dispatcher.send("task-started", uuid=its["uuid"], pid=request.worker_pid)
+            dispatcher.send("task-started", uuid=its["uuid"], pid=os.getpid())
             dispatcher.send("task-succeeded", uuid=its["uuid"], result="'in hand'", runtime=0.0)
 
 
@@ -66,7 +67,10 @@ def _note(sender: Any = None, **_: Any) -> None:
 
 
 def _watched() -> bool:
+    """Is anybody told of tasks? What children were started with is all that they know; threads hear of a change."""
     if not _worker:
         return False
     dispatcher = getattr(getattr(_worker[0], "consumer", None), "event_dispatcher", None)
-    return bool(getattr(_worker[0], "task_events", False) or getattr(dispatcher, "enabled", False))
+    if dispatcher is None:
+        return bool(_worker[0].task_events)
+    return bool(dispatcher.enabled and (not dispatcher.groups or "task" in dispatcher.groups))

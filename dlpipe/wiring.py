@@ -518,18 +518,20 @@ def stack(
 
     count = chosen.worker.processes
 
-    def worker(number: int, service: str, node: str, threads: int, which: str) -> Service:
-        pool = ["-P", "threads", "-c", str(threads), which, Queue.NET.value]
+    def worker(number: int, service: str, node: str, threads: int, *which: str) -> Service:
+        pool = ["-P", "threads", "-c", str(threads), *which]
         # Each has a page of its own, on the ports from the set one on.
         env = {} if port is None else {"DLPIPE_METRICS_PORT": str(port + number)}
         later = few_first and 0 < number < count
         command = [*celery, "worker", *pool, "-n", f"{node}@%h", *quiet]
         return Service(service, command, env, after_s=_LATER_S if later else 0.0)
 
-    workers = [worker(n, f"worker{n + 1}", f"w{n + 1}", chosen.worker.threads, "-Q") for n in range(count)]
+    # What a worker has streamed it also publishes, in the same hand (ADR 42).
+    both = ("-Q", f"{Queue.NET.value},{Queue.DISK.value}")
+    workers = [worker(n, f"worker{n + 1}", f"w{n + 1}", chosen.worker.threads, *both) for n in range(count)]
     # One for all other queues, those of a celeryconfig.py as well: slow servers can hold every thread of the
     # workers, and finished files must not wait for them.
-    helper = worker(count, "helper", "helper", _HELPER_THREADS, "-X")
+    helper = worker(count, "helper", "helper", _HELPER_THREADS, "-X", Queue.NET.value)
     schedule = chosen.home_dir / "run" / "beat-schedule"
     beats = [*celery, "beat", "-s", str(schedule), "--pidfile", "", "-l", chosen.log_level]
     beat = Service("beat", beats, after_s=_LATER_S if few_first else 0.0)

@@ -74,7 +74,7 @@ def ours_trivial(ground: Ground, warm: Sequence[Sample], jobs: Sequence[Sample])
         celery = [sys.executable, "-m", "celery", "-A", "ops.bench.trivial", "worker", "-P", "threads", "-l", "INFO"]
         celery += ["--without-mingle", "--without-gossip"]
         for number in range(WORKERS):
-            words = ["-c", str(THREADS), "-Q", Queue.NET.value, "-n", f"w{number}@%h"]
+            words = ["-c", str(THREADS), "-Q", f"{Queue.NET},{Queue.DISK}", "-n", f"w{number}@%h"]
             stack.enter_context(_worker(f"worker{number}", [*celery, *words], env, place))
         words = ["-c", str(HELPER_THREADS), "-X", Queue.NET.value, "-n", "helper@%h"]
         stack.enter_context(_worker("helper", [*celery, *words], env, place))

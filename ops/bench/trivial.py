@@ -9,7 +9,6 @@ from dlpipe.celery import app
 from dlpipe.core.flow import OpType
 from dlpipe.core.keys import Scalar
 from dlpipe.core.model import ArtifactJob
-from dlpipe.core.ports import Unit
 from dlpipe.core.results import (
     DedupeAction,
     DedupeResult,
@@ -33,6 +32,8 @@ _NO_HASH = "0" * 64
 class _Trivial(Stage):
     state: State
     result: Result
+    joins: bool
+    """It goes on record with the stage in front of it, as its model does."""
 
     def extras(self, job: ArtifactJob, results: Results) -> dict[str, Scalar]:
         return {"run": job.run}
@@ -40,8 +41,11 @@ class _Trivial(Stage):
     def perform(self, work: Work) -> Result:
         return self.result
 
-    def record(self, unit: Unit, work: Work, result: Result) -> State:
+    def enters(self, result: Result) -> State:
         return self.state
+
+    def ahead(self, work: Work) -> Result | None:
+        return self.result if self.joins else None
 
 
 _DONE: dict[str, tuple[State, Result]] = {
@@ -54,4 +58,6 @@ _DONE: dict[str, tuple[State, Result]] = {
 }
 assert len(_DONE) == len(OpType)
 for _name, (_state, _result) in _DONE.items():
-    stages.STAGES[_name] = type(_name, (_Trivial,), {"state": _state, "result": _result})
+    _model = stages.STAGES[_name]
+    _joins = _model.ahead is not Stage.ahead or _model.within is not Stage.within
+    stages.STAGES[_name] = type(_name, (_Trivial,), {"state": _state, "result": _result, "joins": _joins})
