@@ -108,24 +108,25 @@ def _note_all(dialect: str, names: tuple[str, ...]) -> Ready:
 
 @cache
 def _registered(names: tuple[str, ...]) -> Ready:
-    """All that is written of a new file, as one statement of PostgreSQL; answers a row when the artifact is new.
+    """All that is written of a new file, as one statement of PostgreSQL; answers whether artifact and copy are new.
 
-    It makes the parts that nobody reads last one first, so the last one stands first here: in this order whoever
-    writes some of it elsewhere locks these rows, and the other way round the two could block each other.
+    It makes the parts that are asked for in the order of the questions, and then the others, the last one first. So
+    rows are locked in the order in which whoever writes some of it elsewhere does; else the two could block each other.
     """
     its = {
         name: sa.bindparam(f"artifact_{name}", type_=_A[name].type) for name in _A.keys() if name != "created_at"
     }
     added = ignoring("postgresql", artifacts).values(**its, created_at=now()).returning(_A.artifact_uuid).cte("added")
     copy = {name: sa.bindparam(f"copy_{name}", type_=_H[name].type) for name in _H.keys()}
+    copied = ignoring("postgresql", hash_index).values(**copy).returning(_H.pointer).cte("copied")
     parts = [
         _noting("postgresql", names).cte("noted"),
         _seeing("postgresql").cte("seen"),
         faults.MEND.cte("mended"),
-        ignoring("postgresql", hash_index).values(**copy).cte("copied"),
         _linking("postgresql", "result").cte("linked"),
     ]
-    return Ready(sa.select(added.c.artifact_uuid).add_cte(*parts))
+    is_new = [sa.exists().select_from(made).label(made.name) for made in (added, copied)]
+    return Ready(sa.select(*is_new).add_cte(*parts))
 
 
 @cache
@@ -137,6 +138,8 @@ class SqlRegistry:
     def __init__(self, connection: sa.Connection) -> None:
         self._connection = connection
         self._dialect = connection.dialect.name
+        self._ours: dict[tuple[str, str], FirstCopy] = {}
+        """Copies that became the first ones in this transaction."""
 
     def known_url(self, tenant_id: str, canonical_url: str, trust_s: float | None) -> KnownBlob | None:
         wanted: dict[str, Any] = {
@@ -152,6 +155,8 @@ class SqlRegistry:
         return KnownBlob(row.sha256, row.pointer, row.size, row.etag, row.last_modified, row.content_type)
 
     def first_copy(self, dedupe_scope: str, sha256: str) -> FirstCopy | None:
+        if (ours := self._ours.get((dedupe_scope, sha256))) is not None:
+            return ours
         row = _FIRST_COPY(self._connection, {"its_scope": dedupe_scope, "its_sha256": sha256}).first()
         return FirstCopy(row.pointer, row.job_id) if row else None
 
@@ -166,6 +171,7 @@ class SqlRegistry:
         self._connection.execute(ignoring(self._dialect, hash_index), copy)
 
     def repoint(self, dedupe_scope: str, sha256: str, old: str, new: str, job_id: str) -> None:
+        self._ours.pop((dedupe_scope, sha256), None)
         self._connection.execute(
             sa.update(hash_index)
             .where(_H.scope == dedupe_scope, _H.sha256 == sha256, _H.pointer == old)
@@ -208,7 +214,10 @@ class SqlRegistry:
             **{f"copy_{name}": value for name, value in copy.items()},
             **{f"its_{name}": value for name, value in its.items()},
         }
-        if _registered(tuple(facts))(self._connection, values).first() is None:
+        found = _registered(tuple(facts))(self._connection, values).first()
+        if found.copied:
+            self._ours[dedupe_scope, sha256] = FirstCopy(pointer, job_id)
+        if not found.added:
             self._connection.execute(_UNRETIRE, {"its_uuid": record.artifact_uuid})
 
     def add_artifact(self, record: ArtifactRecord) -> None:

@@ -39,6 +39,8 @@ class RedisProgress:
         now = self._clock()
         if now < self._quiet_until or now - self._last.get(job_id, float("-inf")) < self._interval_s:
             return
+        if done == total and job_id not in self._last:
+            return  # it came at once, and there is nothing to watch
         self._last[job_id] = now
         if len(self._last) > _REMEMBERED:
             recent = now - self._interval_s
@@ -51,7 +53,8 @@ class RedisProgress:
             log.info("progress is not shown for a while: %s", type(error).__name__)
 
     def clear(self, job_id: str) -> None:
-        self._last.pop(job_id, None)
+        if self._last.pop(job_id, None) is None:
+            return  # nothing was told of it here
         if self._clock() < self._quiet_until:
             return  # the key runs out by itself
         try:

@@ -10,6 +10,7 @@ import hashlib
 import logging
 import time
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any, Protocol
 
 from redis.exceptions import NoScriptError, RedisError
@@ -64,8 +65,7 @@ class RedisLine:
         if self._clock() < self._away_until:
             raise Away
         now = "" if self._now_ms is None else str(self._now_ms())
-        text = PRELUDE + script
-        digest = hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
+        text, digest = _named(script)
         words = (*keys, now, *(str(arg) for arg in args))
         try:
             try:
@@ -76,3 +76,10 @@ class RedisLine:
             self._away_until = self._clock() + self._away_s
             log.warning("Redis is away (%s): limits are kept by each process for itself", type(error).__name__)
             raise Away from error
+
+
+@cache
+def _named(script: str) -> tuple[str, str]:
+    """A script as Redis gets it, and the name that Redis gives it."""
+    text = PRELUDE + script
+    return text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()

@@ -32,12 +32,16 @@ class PartFile:
         self._side: Sidecar | None = None
         self._side_fd = -1
         self._noted = 0
+        self._is_new = False
+        """This claim made the file, and has written nothing into it."""
+        self._side_waits = False
+        """What the sidecar says by now is written with the first bytes that it vouches for."""
 
     # ── the lock ──────────────────────────────────────────────────────────────────────────────────
 
     def lock(self) -> None:
         while True:
-            fd = self._open()
+            fd, made = self._open()
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -45,7 +49,7 @@ class PartFile:
                 self._overtake_or_raise()
                 continue
             if self._is_at_name(fd):
-                self._fd = fd
+                self._fd, self._is_new = fd, made
                 break
             os.close(fd)  # unlinked or replaced between our opening and locking it
         crash_point("part.locked")
@@ -75,14 +79,18 @@ class PartFile:
             raise LeaseLost("a later holder of this job works on the part")
         self._unlink()
 
-    def _open(self) -> int:
+    def _open(self) -> tuple[int, bool]:
+        """The file, and whether it was made by this."""
         flags = os.O_NOFOLLOW | os.O_CLOEXEC
+        with suppress(FileExistsError):
+            made = flags | os.O_RDWR | os.O_CREAT | os.O_EXCL
+            return os.open(self._name, made, 0o600, dir_fd=self._where), True
         try:
-            return os.open(self._name, flags | os.O_RDWR | os.O_CREAT, 0o600, dir_fd=self._where)
+            return os.open(self._name, flags | os.O_RDWR | os.O_CREAT, 0o600, dir_fd=self._where), False
         except PermissionError as forbidden:
             # Sealed, by a publisher that died before it took this name away: to be read, and locked.
             try:
-                return os.open(self._name, flags | os.O_RDONLY, dir_fd=self._where)
+                return os.open(self._name, flags | os.O_RDONLY, dir_fd=self._where), False
             except FileNotFoundError:
                 raise forbidden from None  # it is the folder that may not be written
 
@@ -111,7 +119,7 @@ class PartFile:
             os.close(fd)
             raise
         os.close(self._fd)
-        self._fd, self._sealed = fd, False
+        self._fd, self._sealed, self._is_new = fd, False, True
         crash_point("part.replaced")
 
     def close(self) -> None:
@@ -161,6 +169,7 @@ class PartFile:
         """Replace the sidecar at once. It is not fsynced: after a power cut its hashes are checked anyway."""
         if self._side is None:
             return
+        self._side_waits = False
         self._check_ours()
         temporary = f"{self._side_name}.{os.getpid()}.{self._fd}"
         fd = os.open(
@@ -183,7 +192,7 @@ class PartFile:
         """Add one checkpoint to the sidecar. To replace it would be dear: file systems then write it out at once."""
         if self._side is None:
             return
-        if self._side_fd < 0 or self._noted >= NOTES:
+        if self._side_fd < 0 or self._side_waits or self._noted >= NOTES:
             self._write_side()
             return
         self._check_ours()

@@ -23,7 +23,7 @@ from dlpipe.core.ports import Staged
 from dlpipe.core.quota import Room
 from dlpipe.core.remote import PartFacts, RemoteFacts
 from dlpipe.store import imprint, leftovers
-from dlpipe.store.behind import Behind
+from dlpipe.store.behind import BLOCK_BYTES, Behind
 from dlpipe.store.early import Early
 from dlpipe.store.folders import READ_BYTES, disk_errors, folder
 from dlpipe.store.identity import identity
@@ -36,7 +36,7 @@ NODE = leftovers.NODE
 VOUCH_BYTES = 256 << 10
 """Hashed, but not yet vouched for, at most: with what is on its way there, less than 1 MiB is lost by a kill."""
 SPARSE_BYTES = 64 << 20
-BLOCK_BYTES = 512
+DISK_BLOCK_BYTES = 512
 """What st_blocks counts, whatever the file system's own blocks are."""
 SLACK_BYTES = 1 << 20
 """A file may take this much more room than it has bytes: file systems round up."""
@@ -82,6 +82,17 @@ class LocalStaging:
                 part.lock()
             yield part
 
+    def held(self, tenant: str, canonical_url: str, job_id: str, fence: int) -> PartFacts | None:
+        names = (*self._within, check_id("tenant", tenant))
+        with disk_errors():
+            try:
+                with folder(self._root, names) as where:
+                    os.stat(f"{part_slug(tenant, canonical_url)}.part", dir_fd=where, follow_symlinks=False)
+            except FileNotFoundError:
+                return None
+        with self.claim(tenant, canonical_url, job_id, fence) as part:
+            return part.facts
+
     def identity(self) -> str:
         with disk_errors(), folder(self._root, self._within, create=True) as where:
             return identity(where)
@@ -92,7 +103,7 @@ class LocalStaging:
             volume, here = os.fstatvfs(where), os.fstat(where)
             taken = 0
             with suppress(FileNotFoundError), folder(self._root, names[:-1]) as tenant_folder:
-                taken = os.stat(names[-1], dir_fd=tenant_folder, follow_symlinks=False).st_blocks * BLOCK_BYTES
+                taken = os.stat(names[-1], dir_fd=tenant_folder, follow_symlinks=False).st_blocks * DISK_BLOCK_BYTES
         # Not the device number: two machines that share a volume each have their own for it.
         name = f"{volume.f_fsid:x}-{here.st_ino:x}{self._disk}"
         return Room(name, volume.f_bavail * volume.f_frsize, taken)
@@ -122,6 +133,9 @@ class LocalPart(PartFile):
         """How far the hash has come; behind the offset only while a thread is at it."""
         self._early = Early()
         self._behind: Behind | None = None
+        self._first: memoryview | None = None
+        self._is_more = False
+        """A whole block has come, and more may be behind it."""
         self._digest = hashlib.sha256()
         self._states: dict[int, Any] = {}
         """The hash as it stood at checkpoints of this claim, by their offset, to rewind to."""
@@ -164,11 +178,12 @@ class LocalPart(PartFile):
     def begin(self, remote: RemoteFacts) -> None:
         self._settle()
         with disk_errors():
-            self._replace()
+            if not self._is_new:
+                self._replace()
             self._stand_at(0, hashlib.sha256())
             self._states = {}
             self._side = self._new_side(remote, os.fstat(self._fd).st_ino)
-            self._write_side()
+            self._side_waits = True
             self._preallocate(remote.content_length)
 
     def _preallocate(self, total: int | None) -> None:
@@ -279,6 +294,7 @@ class LocalPart(PartFile):
     def put(self, offset: int, data: bytes | memoryview) -> None:
         if self._sealed:
             raise part_damaged("the part was published already, so nothing may be added to it")
+        self._is_new = False
         with disk_errors():
             _write_all(self._fd, data, offset)
 
@@ -302,6 +318,10 @@ class LocalPart(PartFile):
     # ── writing ───────────────────────────────────────────────────────────────────────────────────
 
     def buffer(self) -> memoryview:
+        if self._behind is None and not self._is_more:
+            # What fits into one block is hashed here: a thread would take longer to start.
+            self._first = self._first or _spare_block()
+            return self._first
         if self._behind is None:
             self._behind = Behind(self._hash)
         return self._behind.buffer()
@@ -309,6 +329,7 @@ class LocalPart(PartFile):
     def write(self, data: bytes | memoryview) -> None:
         if self._sealed:
             raise part_damaged("the part was published already, so nothing may be added to it")
+        self._is_new, self._is_more = False, self._is_more or len(data) >= BLOCK_BYTES
         with disk_errors():
             _write_all(self._fd, data, self._offset)
         self._offset += len(data)
@@ -346,6 +367,9 @@ class LocalPart(PartFile):
         if self._behind is not None:
             self._behind.close()
             self._behind = None
+        if self._first is not None:
+            _spare_blocks.append(self._first)
+            self._first = None
         super().close()
 
     def _checkpoint(self) -> None:
@@ -353,23 +377,32 @@ class LocalPart(PartFile):
         if side is None or (side.checkpoints and side.checkpoints[-1].offset >= self._hashed):
             return
         with disk_errors():
-            mark = Checkpoint(self._hashed, self._digest.hexdigest())
-            if (gone := add(side.checkpoints, mark, SPARSE_BYTES)) is not None:
-                self._states.pop(gone.offset, None)
-            self._states[mark.offset] = self._digest.copy()
+            mark = self._vouch()
             if side.pieces:
                 side.pieces = [piece for piece in side.pieces if piece.start >= self._hashed]
                 self._write_side()
-            else:
+            elif mark is not None:
                 self._note_mark(mark)
+
+    def _vouch(self) -> Checkpoint | None:
+        """In memory; None when the sidecar vouches for all of it already."""
+        side = self._side
+        if side is None or (side.checkpoints and side.checkpoints[-1].offset >= self._hashed):
+            return None
+        mark = Checkpoint(self._hashed, self._digest.hexdigest())
+        if (gone := add(side.checkpoints, mark, SPARSE_BYTES)) is not None:
+            self._states.pop(gone.offset, None)
+        self._states[mark.offset] = self._digest.copy()
+        return mark
 
     def finish(self, *, length_unproven: bool = False) -> tuple[str, int, int]:
         self._settle()
-        self._checkpoint()
+        if not self._side_waits:  # else it is written below, once the bytes last
+            self._checkpoint()
         with disk_errors():
             self._check_ours()
             found = os.fstat(self._fd)
-            spare = not self._sealed and found.st_blocks * BLOCK_BYTES > self._offset + SLACK_BYTES
+            spare = not self._sealed and found.st_blocks * DISK_BLOCK_BYTES > self._offset + SLACK_BYTES
             if spare or found.st_size != self._offset:
                 # Left past the end: bytes of an attempt that got further, or blocks set aside for nothing.
                 os.ftruncate(self._fd, self._offset)
@@ -378,6 +411,7 @@ class LocalPart(PartFile):
             took = round((time.monotonic() - began) * 1000)
             crash_point("part.settled")
             if self._side is not None:
+                self._vouch()
                 self._side.complete, self._side.total = True, self._offset
                 self._side.unproven = length_unproven
                 self._side.imprint = imprint.take(self._fd, self._digest.hexdigest())
@@ -404,6 +438,18 @@ class LocalPart(PartFile):
                 self._unlink()
             else:
                 self._unlink_left_sidecar()
+
+
+_spare_blocks: list[memoryview] = []
+"""Blocks that small files have come in: to get a new one for each costs more than the file."""
+
+
+def _spare_block() -> memoryview:
+    try:
+        return _spare_blocks.pop()
+    except IndexError:
+        # From the heap, as mapped memory would be one with that of a process which is forked from here.
+        return memoryview(bytearray(BLOCK_BYTES))
 
 
 def _write_all(fd: int, data: bytes | memoryview, offset: int) -> None:

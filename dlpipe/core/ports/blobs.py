@@ -126,6 +126,9 @@ class Staging(Protocol):
         Postponed(`part_busy`) when another job holds it; LeaseLost when a later fence of this job does.
         """
 
+    def held(self, tenant: str, canonical_url: str, job_id: str, fence: int) -> PartFacts | None:
+        """What a claim finds vouched for, and the same failures; of what is not there nothing is made."""
+
     def identity(self) -> str:
         """The id that this folder bears, made when there is none: of two machines' folders each has its own."""
 

@@ -34,8 +34,7 @@ class Head(Stage):
         if known is not None:
             return known
         # Another job may be fetching this very URL: then the server need not be asked again and again.
-        with self.deps.staging.claim(job.scope.tenant_id, job.canonical_url, job.job_id, job.fence):
-            pass
+        self.deps.staging.held(job.scope.tenant_id, job.canonical_url, job.job_id, job.fence)
         return self._ask(job)
 
     def _known(self, job: ArtifactJob) -> HeadResult | None:

@@ -35,8 +35,7 @@ class ResumeDecide(Stage):
         return None if isinstance(decided, resume.NeedPrefix) else decided
 
     def _by_what_is_held(self, job: ArtifactJob, head: HeadResult) -> ResumeResult | resume.NeedPrefix:
-        with self.deps.staging.claim(job.scope.tenant_id, job.canonical_url, job.job_id, job.fence) as part:
-            held = part.facts
+        held = self.deps.staging.held(job.scope.tenant_id, job.canonical_url, job.job_id, job.fence)
         match decide(job, head, held, self.deps.policy.resume):
             case resume.Resume(offset=offset, reason=reason):
                 return ResumeResult("resume", reason, offset)

@@ -22,11 +22,14 @@ class Admission:
         self._volume: str | None = None
         self._since = 0
         self._looked = deps.clock()
+        self._total: int | None = None
         self.first: quota.Decision | None = None
         """What it was let in by."""
 
     def ask(self, total: int | None) -> None:
         """Postponed when the volume has no room for the rest of a file of that size."""
+        if self.first is not None and total is not None and total == self._total and not self._since:
+            return  # that room is promised to it already
         deps, policy = self._deps, self._deps.policy.quota
         room = deps.staging.room(self._job.scope.tenant_id, self._job.canonical_url)
         need = quota.need(total, room.taken, LOOK_EVERY_BYTES)
@@ -37,7 +40,7 @@ class Admission:
         decision = quota.admit(room.free, reserved, need, policy.margin, policy.floor_bytes)
         if not decision.admitted:
             raise decision.refusal()
-        self.first = self.first or decision
+        self.first, self._total = self.first or decision, total
 
     def count(self, size: int, total: int | None) -> None:
         """Note that so many bytes came, and look again now and then."""
