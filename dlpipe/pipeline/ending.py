@@ -162,4 +162,4 @@ class _Hand:
         if results.knows(op_key):
             return None  # somebody began with it: who claims it has to ask the world first
         op = StartedOp(op_key, row.op, job.run, job.fence, seen=False)
-        return row, Work(job, results, op, last.work.lease)
+        return row, replace(last.work, results=results, op=op)

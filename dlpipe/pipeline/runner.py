@@ -7,6 +7,7 @@ A message is only a hint. The Redis lock decides who works; the fence in the row
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 
 from dlpipe.core import flow, keys, states
@@ -31,7 +32,7 @@ from dlpipe.pipeline.deps import Deps
 from dlpipe.pipeline.ending import Ended, end
 from dlpipe.pipeline.settling import settle
 from dlpipe.pipeline.stages import STAGES, Stage
-from dlpipe.pipeline.stages.stage import OutOfOrder, Work
+from dlpipe.pipeline.stages.stage import Grip, OutOfOrder, Work
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +97,8 @@ def run(deps: Deps, stage_name: str, job_id: str, run_no: int, further: Sequence
 def _held(deps: Deps, stage_name: str, job_id: str, run_no: int, further: Sequence[str]) -> Outcome:
     _return_claims(deps)
     began = deps.clock()
-    with deps.leases.hold(job_id) as lease:
-        claimed = _claim(deps, STAGES[stage_name](deps), stage_name, job_id, run_no, lease)
+    with deps.leases.hold(job_id) as lease, closing(Grip(deps.staging, further)) as grip:
+        claimed = _claim(deps, STAGES[stage_name](deps), stage_name, job_id, run_no, lease, grip)
         match claimed:
             case Done():
                 telling.replayed(deps, stage_name, claimed)
@@ -158,7 +159,7 @@ def _hand_back(deps: Deps, job: ArtifactJob) -> None:
 
 
 def _claim(
-    deps: Deps, stage: Stage, stage_name: str, job_id: str, run_no: int, lease: Lease
+    deps: Deps, stage: Stage, stage_name: str, job_id: str, run_no: int, lease: Lease, grip: Grip
 ) -> Work | Done | Dropped | FailureWrite:
     """One transaction: the job becomes ours under a new fence, and the op is on record as started."""
     row = flow.stage(stage_name)
@@ -186,7 +187,7 @@ def _claim(
             unit.rollback()  # recorded in this very run: the state has nothing to catch up on
             return Done(job.state, replayed=True, node=job.node)
         crash_point(f"{stage_name}.claiming")
-        return Work(job, results, op, lease)
+        return Work(job, results, op, lease, grip)
 
     claimed = settle(deps.database, claim_it)
     if isinstance(claimed, Work):

@@ -137,6 +137,13 @@ class PartFile:
         if empty and self._is_at_name(self._fd):
             self._unlink()
 
+    def go_on(self, fence: int) -> None:
+        # The sidecar may still name the fence before: whoever comes next overtakes the one as well as the other.
+        self._check_ours()
+        self._fence = fence
+        if self._side is not None:
+            self._side.fence = fence
+
     # ── the sidecar ───────────────────────────────────────────────────────────────────────────────
 
     def _unlink(self) -> None:

@@ -60,6 +60,9 @@ class Part(Protocol):
     @property
     def path(self) -> str: ...
 
+    def go_on(self, fence: int) -> None:
+        """The same holder has the next stage of the job under this fence; LeaseLost when a later one has the part."""
+
     def begin(self, remote: RemoteFacts) -> None:
         """Throw away what is here (unlink, never truncate) and start at offset 0 under these validators."""
 

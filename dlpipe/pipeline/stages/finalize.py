@@ -54,8 +54,7 @@ class Finalize(Stage):
             return None
         self.deps.store.settle(place.pointer)
         crash_point("finalize.settled")
-        job = work.job
-        with self.deps.staging.claim(job.scope.tenant_id, job.canonical_url, job.job_id, job.fence) as part:
+        with work.grip.part(work.job) as part:
             part.remove()
         return FinalizeResult(streamed.sha256, streamed.size, place.pointer, already_there=True)
 
@@ -64,7 +63,7 @@ class Finalize(Stage):
             return self._in_its_place(work)
         streamed, place = self._place(work)
         job = work.job
-        with self.deps.staging.claim(job.scope.tenant_id, job.canonical_url, job.job_id, job.fence) as part:
+        with work.grip.part(job) as part:
             work.lease.check()
             if already := self._copied(work, place, streamed):
                 part.remove()

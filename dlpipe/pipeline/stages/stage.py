@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TypeVar
 
 from dlpipe.core.flow import OpType
 from dlpipe.core.keys import Scalar
 from dlpipe.core.model import ArtifactJob, ArtifactRecord
-from dlpipe.core.ports import Lease, StartedOp, Unit
+from dlpipe.core.ports import Lease, Part, Staging, StartedOp, Unit
 from dlpipe.core.results import Result, Results
 from dlpipe.core.states import State
 from dlpipe.pipeline.deps import Deps
@@ -21,6 +23,35 @@ class OutOfOrder(Exception):
     """What this stage builds on has not been recorded: the message came too early."""
 
 
+class Grip:
+    """The job's part, as one hand has hold of it: from one stage to the next, if both are done in that hand."""
+
+    def __init__(self, staging: Staging, further: Sequence[str] = ()) -> None:
+        self._staging, self._further = staging, further
+        self._stack = ExitStack()
+        self._part: Part | None = None
+
+    @contextmanager
+    def part(self, job: ArtifactJob, until: str = "") -> Iterator[Part]:
+        """Claim it, or go on with it under the job's fence; let go at the end, but for a stage that this hand does."""
+        try:
+            if self._part is None:
+                claim = self._staging.claim(job.scope.tenant_id, job.canonical_url, job.job_id, job.fence)
+                self._part = self._stack.enter_context(claim)
+            else:
+                self._part.go_on(job.fence)
+            yield self._part
+        except BaseException:
+            self.close()
+            raise
+        if until not in self._further:
+            self.close()
+
+    def close(self) -> None:
+        self._part = None
+        self._stack.close()
+
+
 @dataclass(frozen=True, slots=True)
 class Work:
     """One claim: the job under its fence, what was recorded before, and the op to be finished."""
@@ -29,6 +60,7 @@ class Work:
     results: Results
     op: StartedOp
     lease: Lease
+    grip: Grip
 
 
 class Stage(ABC):

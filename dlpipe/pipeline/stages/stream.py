@@ -37,9 +37,7 @@ class Stream(Stage):
             admission = stack.enter_context(Admission(self.deps, job))
             if told.decision != "complete":
                 admission.ask(in_run(work.results, OpType.HEAD, HeadResult).content_length)
-            part = stack.enter_context(
-                self.deps.staging.claim(job.scope.tenant_id, job.canonical_url, job.job_id, job.fence)
-            )
+            part = stack.enter_context(work.grip.part(job, until="finalize"))
             decided = self._as_it_is_now(work, part, told)
             fetch = Fetch(self.deps, work, part, admission)
             held = part.verify(decided.range_start) if decided.range_start else 0
