@@ -86,9 +86,7 @@ def _op_rows(joined: int, *, onward: bool) -> list[list[sa.ColumnElement[Any]]]:
     if onward:
         key, kind, nothing = _bound("op_key", joined + 1), _bound("op_type", joined + 1), sa.null()
         rows.append([key, MY_JOB, _RUN, kind, sa.literal("started"), MY_FENCE + 1, now(), nothing, nothing, nothing])
-    return [
-        [sa.cast(value, _O[name].type).label(name) for name, value in zip(names, row, strict=True)] for row in rows
-    ]
+    return [[sa.cast(value, _O[name].type).label(name) for name, value in zip(names, row, strict=True)] for row in rows]
 
 
 @cache
@@ -127,8 +125,10 @@ class SqlEndings:
         self._connection = connection
 
     def end(self, ending: Ending) -> bool:
-        if self._is_written(ending):
-            return True
+        return self._is_written(ending) or self._may_not(ending)
+
+    def _may_not(self, ending: Ending) -> bool:
+        """It is not written: False of one that goes on, as it may be possible without that, else raise why."""
         if ending.onward is None:
             allowed = states.sources(ending.entered, Moment.FINISH, ending.stage.name)
             raise_why(self._connection, ending.job, ending.entered, allowed)
@@ -169,19 +169,22 @@ class LoneEndings:
             again = SqlEndings(connection)
             if again._is_written(ending) or _stands(connection, ending):
                 return True
-            return again.end(ending)
+            # Not said for a third time: the look has begun a transaction, which nobody commits.
+            return again._may_not(ending)
 
 
 def _stands(connection: sa.Connection, ending: Ending) -> bool:
     """Is the row as this ending leaves it?"""
     job, onward = ending.job, ending.onward
-    op_key, fence, owner = ending.op.op_key, job.fence, None
+    op_key, op_state, fence, owner = ending.op.op_key, "finished", job.fence, None
     if onward is not None:
-        op_key, fence, owner = onward.op_key, job.fence + 1, job.lease_owner
+        op_key, op_state, fence, owner = onward.op_key, "started", job.fence + 1, job.lease_owner
     entered = (states.on_claim(onward.stage.name) if onward else None) or ending.state
     row = connection.execute(
         sa.select(_T.job_id)
         .join(artifact_ops, sa.and_(_O.job_id == _T.job_id, _O.op_key == op_key, _O.fence == fence))
+        # A stream's claim enters the state that its end enters: one that was handed back is told by its op.
+        .where(_O.state == op_state)
         .where(_T.job_id == job.job_id, _T.fence == fence, _T.state == entered.value)
         .where(_T.lease_owner.is_not_distinct_from(owner))
     ).first()
