@@ -173,6 +173,8 @@ def test_what_the_disk_says_becomes_a_code_without_a_path(
     with claim(staging) as part:
         for attempt in (begin, write_and_finish):
             part.begin(facts())
+            if attempt is begin:
+                part.write(b"!")  # a file that is new and empty would not be replaced
             with monkeypatch.context() as patched:
                 patched.setattr(os, call, refuse)
                 if attempt is begin and call != "rename":

@@ -60,8 +60,25 @@ def test_four_reports_a_second_and_job_are_written(client: fakeredis.FakeRedis, 
         progress.report("j", step, 100)
         written.add(progress.get(["j"])["j"][0])
     assert len(written) == 4
-    progress.report("k", 1, 1)
-    assert progress.get(["k"]) == {"k": (1, 1)}
+    progress.report("k", 1, 2)
+    assert progress.get(["k"]) == {"k": (1, 2)}
+
+
+def test_what_came_at_once_is_not_told(client: fakeredis.FakeRedis, clock: Clock) -> None:
+    progress = RedisProgress(client, clock=clock)
+    progress.report("j", 10, 10)
+    assert progress.get(["j"]) == {}
+    progress.report("k", 5, 10)
+    clock.now += 1
+    progress.report("k", 10, 10)
+    assert progress.get(["k"]) == {"k": (10, 10)}
+
+
+def test_what_was_not_told_here_is_not_cleared_here(client: fakeredis.FakeRedis, clock: Clock) -> None:
+    told = RedisProgress(client, clock=clock)
+    told.report("j", 5, 10)
+    RedisProgress(client, clock=clock).clear("j")
+    assert told.get(["j"]) == {"j": (5, 10)}
 
 
 def test_a_new_download_of_a_cleared_job_is_shown_at_once(client: fakeredis.FakeRedis, clock: Clock) -> None:

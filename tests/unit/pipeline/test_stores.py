@@ -82,7 +82,7 @@ def test_the_first_use_of_a_store_marks_it_before_any_byte_is_staged(world: Worl
     did: list[str] = []
     crash.arm(did.append)
     try:
-        world.run("head", job)
+        world.run_to("finalize", job)
     finally:
         crash.arm(None)
     assert (world.root / MARK).read_text() == f"{recorded(world)}\n"
