@@ -23,7 +23,8 @@ from dlpipe.db.clock import after, now
 from dlpipe.db.guards import FREE, MY_FENCE, MY_JOB, NO_ERROR, guarded, mine, raise_why
 from dlpipe.db.ledger import finishing
 from dlpipe.db.ready import Ready
-from dlpipe.db.schema import artifact_jobs, artifact_ops, jobs
+from dlpipe.db.registry import SqlRegistry, registered_values, registering
+from dlpipe.db.schema import artifact_jobs, artifact_ops, hash_index, jobs
 
 _T, _O = artifact_jobs.c, artifact_ops.c
 _OP = ("op_key", "op_type", "result_json")
@@ -90,10 +91,11 @@ def _op_rows(joined: int, *, onward: bool) -> list[list[sa.ColumnElement[Any]]]:
 
 
 @cache
-def _whole(path: _Path, onward: str) -> Ready:
+def _whole(path: _Path, onward: str, registers: tuple[str, ...]) -> Ready:
     """All of it as one statement of PostgreSQL; answers a row if the job was still ours."""
     held = sa.exists().where(_O.op_key == _bound("op_key", 0), _O.fence == MY_FENCE)
-    moved = _moved(path, onward).where(held).returning(_T.job_id).cte("moved")
+    entered = _moved(path, onward).where(held)
+    moved = (entered.where(_is_first()) if registers else entered).returning(_T.job_id).cte("moved")
     followed = _followed(path).where(jobs.c.job_id == moved.c.job_id).cte("followed")
     finished = _finish().where(_O.job_id == moved.c.job_id).cte("finished")
     parts = [followed, finished]
@@ -101,7 +103,24 @@ def _whole(path: _Path, onward: str) -> Ready:
     if rows:
         found = sa.union_all(*(sa.select(*row).select_from(moved) for row in rows)).subquery()
         parts.append(sa.insert(artifact_ops).from_select(list(found.c.keys()), sa.select(found)).cte("made"))
-    return Ready(sa.select(moved.c.job_id).add_cte(*parts))
+    if not registers:
+        return Ready(sa.select(moved.c.job_id).add_cte(*parts))
+    added, linked, copied, others = registering(registers, moved)
+    # Somebody else may register the same bytes at this moment: then nothing of all this may be, and this is how one
+    # statement undoes itself. Who came earlier is seen by `_is_first`.
+    is_first = 1 // sa.select(sa.func.count()).select_from(copied).scalar_subquery()
+    return Ready(sa.select(moved.c.job_id, is_first.label("is_first")).add_cte(*parts, *others, linked, added))
+
+
+_NOT_FIRST = "22012"
+"""The SQLSTATE of a division by zero."""
+
+
+def _is_first() -> sa.ColumnElement[bool]:
+    return ~sa.exists().where(
+        hash_index.c.scope == sa.bindparam("copy_scope", type_=hash_index.c.scope.type),
+        hash_index.c.sha256 == sa.bindparam("copy_sha256", type_=hash_index.c.sha256.type),
+    )
 
 
 def _finish() -> sa.Update:
@@ -128,8 +147,8 @@ class SqlEndings:
         return self._is_written(ending) or self._may_not(ending)
 
     def _may_not(self, ending: Ending) -> bool:
-        """It is not written: False of one that goes on, as it may be possible without that, else raise why."""
-        if ending.onward is None:
+        """It is not written: False of one that may be possible in another way, else raise why."""
+        if ending.onward is None and ending.registers is None:
             allowed = states.sources(ending.entered, Moment.FINISH, ending.stage.name)
             raise_why(self._connection, ending.job, ending.entered, allowed)
         return False
@@ -137,9 +156,13 @@ class SqlEndings:
     def _is_written(self, ending: Ending) -> bool:
         path = ((ending.stage.name, ending.entered), *((one.stage.name, one.state) for one in ending.joined))
         onward = ending.onward.stage.name if ending.onward else ""
-        values = _values(ending)
+        values, new = _values(ending), ending.registers
         if self._connection.dialect.name == "postgresql":
-            return _whole(path, onward)(self._connection, values).first() is not None
+            whole = _whole(path, onward, tuple(new.facts) if new is not None else ())
+            return whole(self._connection, values).first() is not None
+        registry = SqlRegistry(self._connection)
+        if new is not None and registry.first_copy(new.dedupe_scope, new.record.sha256) is not None:
+            return False
         moved, finished, *others = _one_by_one(path, onward)
         if moved(self._connection, values).rowcount == 0:
             return False
@@ -147,6 +170,8 @@ class SqlEndings:
             raise LeaseLost("the op was taken over by a later fence")
         for other in others:
             other(self._connection, values)
+        if new is not None:
+            registry.register(new)
         return True
 
 
@@ -161,6 +186,8 @@ class LoneEndings:
             with self._engine.connect() as connection:
                 return SqlEndings(connection).end(ending)
         except DBAPIError as error:
+            if ending.registers is not None and getattr(error.orig, "sqlstate", None) == _NOT_FIRST:
+                return False
             if not error.connection_invalidated:
                 raise
         # The server was restarted, or went away in the middle: nobody knows what came of it. Said once more it does
@@ -198,6 +225,8 @@ def _values(ending: Ending) -> Mapping[str, Any]:
     for at, joined in enumerate(ending.joined, 1):
         values[f"op_key_{at}"], values[f"op_type_{at}"] = joined.op_key, joined.stage.op.value
         values[f"result_json_{at}"] = codec.encode(joined.stage.op, joined.result)
+    if ending.registers is not None:
+        values |= registered_values(ending.registers)
     if ending.onward is not None:
         at = len(ending.joined) + 1
         values[f"op_key_{at}"], values[f"op_type_{at}"] = ending.onward.op_key, ending.onward.stage.op.value

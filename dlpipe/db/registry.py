@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from functools import cache
 from typing import Any
@@ -11,7 +11,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from dlpipe.core.model import ArtifactRecord, Fault
-from dlpipe.core.ports import FirstCopy, KnownBlob
+from dlpipe.core.ports import FirstCopy, KnownBlob, Registration
 from dlpipe.db import faults
 from dlpipe.db.clock import after, now
 from dlpipe.db.faults import with_faults
@@ -43,19 +43,18 @@ def _add_artifact(dialect: str) -> Any:
     return ignoring(dialect, artifacts).values(created_at=now()).returning(_A.artifact_uuid)
 
 
-def _linking(dialect: str, role: str) -> Any:
+def _linked(role: str) -> dict[str, Any]:
     """The artifact becomes the last of its job's results (or inputs), unless it is one already."""
     its_job = sa.bindparam("its_job", type_=_R.job_id.type)
     last = sa.select(sa.func.max(_R.position)).where(_R.job_id == its_job, _R.role == role).scalar_subquery()
     position = sa.func.coalesce(last + 1, 0)
     its_uuid = sa.bindparam("its_uuid", type_=_R.artifact_uuid.type)
-    link = ignoring(dialect, job_artifacts)
-    return link.values(job_id=its_job, role=role, position=position, artifact_uuid=its_uuid)
+    return {"job_id": its_job, "role": sa.literal(role), "position": position, "artifact_uuid": its_uuid}
 
 
 @cache
 def _link(dialect: str, role: str = "result") -> Ready:
-    return Ready(_linking(dialect, role))
+    return Ready(ignoring(dialect, job_artifacts).values(_linked(role)))
 
 
 @cache
@@ -69,18 +68,25 @@ def _known_url(recent: bool) -> Ready:
     return Ready(found.where(_U.seen_at > after(sa.bindparam("since_s", type_=sa.Float()))) if recent else found)
 
 
-def _seeing(dialect: str) -> Any:
+_Put = Callable[[Any, Mapping[str, Any]], Any]
+"""Gives an insert its values."""
+
+
+def _values(insert: Any, values: Mapping[str, Any]) -> Any:
+    return insert.values(values)
+
+
+def _seeing(insert: Any, put: _Put = _values) -> Any:
     """All values are bound by the names of their columns."""
-    insert = upserting(dialect, url_index).values(
-        {**{name: sa.bindparam(f"its_{name}", type_=_U[name].type) for name in _BOUND_OF_URL}, "seen_at": now()}
-    )
+    bound = {name: sa.bindparam(f"its_{name}", type_=_U[name].type) for name in _BOUND_OF_URL}
     set_ = {name: insert.excluded[name] for name in (*_BOUND_OF_URL[2:], "seen_at")}
-    return insert.on_conflict_do_update(index_elements=[_U.scope, _U.url_sha256], set_=set_)
+    seen = put(insert, {**bound, "seen_at": now()})
+    return seen.on_conflict_do_update(index_elements=[_U.scope, _U.url_sha256], set_=set_)
 
 
 @cache
 def _see_url(dialect: str) -> Ready:
-    return Ready(_seeing(dialect))
+    return Ready(_seeing(upserting(dialect, url_index)))
 
 
 _BOUND_OF_URL = "scope url_sha256 canonical_url sha256 pointer size content_type etag last_modified".split()
@@ -93,40 +99,77 @@ def _measures(names: tuple[str, ...]) -> dict[str, sa.BindParameter[Any]]:
 _ITS_MANIFEST = sa.bindparam("its_uuid", type_=manifest.c.artifact_uuid.type)
 
 
-def _noting(dialect: str, names: tuple[str, ...]) -> Any:
+def _noting(insert: Any, names: tuple[str, ...], put: _Put = _values) -> Any:
     its_job = sa.bindparam("its_job", type_=manifest.c.job_id.type)
     values = {"artifact_uuid": _ITS_MANIFEST, "job_id": its_job, "created_at": now(), **_measures(names)}
-    insert = upserting(dialect, manifest).values(values)
     set_ = {name: insert.excluded[name] for name in names}
-    return insert.on_conflict_do_update(index_elements=[manifest.c.artifact_uuid], set_=set_)
+    return put(insert, values).on_conflict_do_update(index_elements=[manifest.c.artifact_uuid], set_=set_)
 
 
 @cache
 def _note_all(dialect: str, names: tuple[str, ...]) -> Ready:
-    return Ready(_noting(dialect, names))
+    return Ready(_noting(upserting(dialect, manifest), names))
+
+
+def registering(names: tuple[str, ...], moved: sa.CTE | None = None) -> tuple[sa.CTE, sa.CTE, sa.CTE, list[sa.CTE]]:
+    """All that is written of a new file, as parts of one statement of PostgreSQL: artifact, link, copy, and the others.
+
+    With `moved` only where that has a row. The parts that a question is about are made first, then the others, the
+    last one first. So rows are locked in the order in which whoever writes some of it elsewhere does; else the two
+    could block each other.
+    """
+
+    def put(insert: Any, values: Mapping[str, Any]) -> Any:
+        if moved is None:
+            return insert.values(values)
+        return insert.from_select(list(values), sa.select(*values.values()).select_from(moved))
+
+    def ignored(table: sa.Table) -> Any:
+        return ignoring("postgresql", table)
+
+    def upserted(table: sa.Table) -> Any:
+        return upserting("postgresql", table)
+
+    its: dict[str, Any] = {one.name: sa.bindparam(f"artifact_{one.name}", type_=one.type) for one in artifacts.columns}
+    copy = {one.name: sa.bindparam(f"copy_{one.name}", type_=one.type) for one in hash_index.columns}
+    mended = faults.MEND if moved is None else faults.MEND.where(sa.exists().select_from(moved))
+    added = put(ignored(artifacts), {**its, "created_at": now()}).returning(_A.artifact_uuid).cte("added")
+    linked = put(ignored(job_artifacts), _linked("result")).returning(_R.job_id).cte("linked")
+    copied = put(ignored(hash_index), copy).returning(_H.pointer).cte("copied")
+    others = [
+        _noting(upserted(manifest), names, put).cte("noted"),
+        _seeing(upserted(url_index), put).cte("seen"),
+        mended.cte("mended"),
+    ]
+    return added, linked, copied, others
+
+
+def registered_values(new: Registration) -> dict[str, Any]:
+    """What those parts are executed with."""
+    record = new.record
+    copy = {
+        "scope": new.dedupe_scope,
+        "sha256": record.sha256,
+        "pointer": record.storage_pointer,
+        "size": record.byte_size,
+        "job_id": record.created_by_job_id,
+    }
+    seen = {"scope": record.scope.tenant_id, "url_sha256": _url_sha256(new.canonical_url)}
+    its = {"job": record.created_by_job_id, "uuid": record.artifact_uuid, **seen}
+    its |= {**_facts(new.canonical_url, new.blob), **new.facts}
+    return {
+        **{f"artifact_{name}": value for name, value in _columns(record).items()},
+        **{f"copy_{name}": value for name, value in copy.items()},
+        **{f"its_{name}": value for name, value in its.items()},
+    }
 
 
 @cache
 def _registered(names: tuple[str, ...]) -> Ready:
-    """All that is written of a new file, as one statement of PostgreSQL; answers whether artifact and copy are new.
-
-    It makes the parts that are asked for in the order of the questions, and then the others, the last one first. So
-    rows are locked in the order in which whoever writes some of it elsewhere does; else the two could block each other.
-    """
-    its = {
-        name: sa.bindparam(f"artifact_{name}", type_=_A[name].type) for name in _A.keys() if name != "created_at"
-    }
-    added = ignoring("postgresql", artifacts).values(**its, created_at=now()).returning(_A.artifact_uuid).cte("added")
-    copy = {name: sa.bindparam(f"copy_{name}", type_=_H[name].type) for name in _H.keys()}
-    copied = ignoring("postgresql", hash_index).values(**copy).returning(_H.pointer).cte("copied")
-    parts = [
-        _noting("postgresql", names).cte("noted"),
-        _seeing("postgresql").cte("seen"),
-        faults.MEND.cte("mended"),
-        _linking("postgresql", "result").cte("linked"),
-    ]
-    is_new = [sa.exists().select_from(made).label(made.name) for made in (added, copied)]
-    return Ready(sa.select(*is_new).add_cte(*parts))
+    """Answers whether artifact and copy are new."""
+    *asked, others = registering(names)
+    is_new = [sa.exists().select_from(made).label(made.name) for made in asked]
+    return Ready(sa.select(*is_new).add_cte(*others))
 
 
 @cache
@@ -194,29 +237,18 @@ class SqlRegistry:
             found |= some.keys() & set(pointers)
         return found
 
-    def register(
-        self, record: ArtifactRecord, dedupe_scope: str, canonical_url: str, blob: KnownBlob, facts: Mapping[str, Any]
-    ) -> None:
-        job_id, sha256, pointer, size = record.created_by_job_id, record.sha256, record.storage_pointer, record.byte_size
-        assert job_id is not None
+    def register(self, new: Registration) -> None:
+        record, job_id = new.record, str(new.record.created_by_job_id)
         if self._dialect != "postgresql":
             self.add_artifact(record)
-            self.add_copy(dedupe_scope, sha256, pointer, size, job_id)
-            self.mend(sha256, pointer)
-            self.see_url(record.scope.tenant_id, canonical_url, blob)
-            self.note(record.artifact_uuid, job_id, facts)
+            self.add_copy(new.dedupe_scope, record.sha256, record.storage_pointer, record.byte_size, job_id)
+            self.mend(record.sha256, record.storage_pointer)
+            self.see_url(record.scope.tenant_id, new.canonical_url, new.blob)
+            self.note(record.artifact_uuid, job_id, new.facts)
             return
-        copy = {"scope": dedupe_scope, "sha256": sha256, "pointer": pointer, "size": size, "job_id": job_id}
-        seen = {"scope": record.scope.tenant_id, "url_sha256": _url_sha256(canonical_url)}
-        its = {"job": job_id, "uuid": record.artifact_uuid, **seen, **_facts(canonical_url, blob), **facts}
-        values = {
-            **{f"artifact_{name}": value for name, value in _columns(record).items()},
-            **{f"copy_{name}": value for name, value in copy.items()},
-            **{f"its_{name}": value for name, value in its.items()},
-        }
-        found = _registered(tuple(facts))(self._connection, values).first()
+        found = _registered(tuple(new.facts))(self._connection, registered_values(new)).first()
         if found.copied:
-            self._ours[dedupe_scope, sha256] = FirstCopy(pointer, job_id)
+            self._ours[new.dedupe_scope, record.sha256] = FirstCopy(record.storage_pointer, job_id)
         if not found.added:
             self._connection.execute(_UNRETIRE, {"its_uuid": record.artifact_uuid})
 

@@ -29,6 +29,8 @@ _BROKEN = _UNREACHABLE | {"read_timeout", "connection_lost"}
 _PROBED_AGAIN_MS = 2_000
 _FORGOTTEN_MS = 600_000
 _KEPT = 1_000
+_BELIEVED_S = 0.25
+"""For so long a circuit that was closed is believed to be: what others find out meanwhile costs a few requests more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +146,7 @@ class LocalCircuits:
     """The port `Circuits` in this process."""
 
     def __init__(self, bounds: BreakerBounds, clock: Callable[[], float] = time.monotonic) -> None:
-        self._bounds, self._clock = bounds, clock
+        self._bounds, self.clock = bounds, clock
         self._hosts: dict[str, _Circuit] = {}
         self._lock = threading.Lock()
 
@@ -191,7 +193,7 @@ class LocalCircuits:
         return self._hosts.setdefault(host, _Circuit())
 
     def _look(self, host: str) -> tuple[float, _Circuit | None]:
-        now = self._clock() * 1000
+        now = self.clock() * 1000
         at = self._hosts.get(host)
         if at is not None and at.forgotten <= now:
             del self._hosts[host]
@@ -210,13 +212,15 @@ class Breaker:
     ) -> None:
         """Without `shared` circuits, or while they are away, `local` keeps them for this process alone."""
         self._policy, self._shared, self._local, self._chance = policy, shared, local, chance
+        self._closed: dict[str, float] = {}
+        """Until when the circuits of these hosts are believed to be closed."""
 
     def call(self, ask: Ask, send: Callable[[Ask], R]) -> R:
         """Send unless the host's circuit is open; then Postponed(`host_circuit_open`)."""
         if self._policy.breaker_failures == 0:
             return send(ask)
         host, token = plain(ask.host), uuid.uuid4().hex
-        state = self._tell(lambda circuits: circuits.enter(host, token))
+        state = self._enter(host, token)
         if isinstance(state, Shut):
             # Not all at once: only one of them will be the probe.
             raise failures.host_circuit_open(host, state.seconds + self._chance() * self._policy.breaker_open_s / 4)
@@ -224,7 +228,7 @@ class Breaker:
             reply = send(ask)
         except Retryable as error:
             if error.code in (_UNREACHABLE if ask.method == "HEAD" else _BROKEN):
-                self._tell(lambda circuits: circuits.failed(host, token))
+                self._failed(host, token)
             elif state.probe:
                 self._tell(lambda circuits: circuits.undecided(host, token))
             raise
@@ -236,10 +240,25 @@ class Breaker:
             if state.probe or not state.clean:
                 self._tell(lambda circuits: circuits.succeeded(host, token))
         elif ask.method != "HEAD":
-            self._tell(lambda circuits: circuits.failed(host, token))
+            self._failed(host, token)
         elif state.probe:
             self._tell(lambda circuits: circuits.undecided(host, token))
         return reply
+
+    def _enter(self, host: str, token: str) -> Pass | Shut:
+        now = self._local.clock()
+        if now < self._closed.get(host, now):
+            return Pass()
+        state = self._tell(lambda circuits: circuits.enter(host, token))
+        if state == Pass():
+            if len(self._closed) >= _KEPT:
+                self._closed = {}
+            self._closed[host] = now + _BELIEVED_S
+        return state
+
+    def _failed(self, host: str, token: str) -> None:
+        self._closed.pop(host, None)
+        self._tell(lambda circuits: circuits.failed(host, token))
 
     def _tell(self, what: Callable[[Circuits], T]) -> T:
         if self._shared is not None:

@@ -13,7 +13,7 @@ from dlpipe.core import flow, keys, states
 from dlpipe.core.crash import crash_point
 from dlpipe.core.errors import LeaseLost, StageFailure
 from dlpipe.core.flow import StageRow
-from dlpipe.core.ports import Ending, Joined, Onward, StartedOp, Unit
+from dlpipe.core.ports import Ending, Joined, Onward, Registration, StartedOp, Unit
 from dlpipe.core.results import Result
 from dlpipe.core.states import State
 from dlpipe.pipeline.deps import Deps
@@ -50,15 +50,19 @@ def end(deps: Deps, row: StageRow, work: Work, result: Result, further: Sequence
     hand.take(_Said(row, stage, work, result))
     while (said := hand.ahead()) is not None:
         hand.take(said)
+    alone = hand.as_first()
+    if alone is not None:
+        crash_point(f"{row.name}.recording")
+        if settle_alone(deps.database, ended := alone.ending()):
+            return alone.gone_on(ended)
     if hand.writes:
         ended, found = settle(deps.database, hand.record)
-    else:
-        crash_point(f"{row.name}.recording")
-        ended, found = hand.ending(), hand
-        if not settle_alone(deps.database, ended):
-            ended = replace(ended, onward=None)  # it may not be claimed now: it waits for its message
-            settle_alone(deps.database, ended)
-    return found.gone_on(ended)
+        return found.gone_on(ended)
+    crash_point(f"{row.name}.recording")
+    if not settle_alone(deps.database, ended := hand.ending()):
+        ended = replace(ended, onward=None)  # it may not be claimed now: it waits for its message
+        settle_alone(deps.database, ended)
+    return hand.gone_on(ended)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +86,7 @@ class _Hand:
     deps: Deps
     further: Sequence[str]
     said: list[_Said] = field(default_factory=list)
+    registers: Registration | None = None
 
     def take(self, said: _Said) -> None:
         self.said.append(said)
@@ -104,6 +109,20 @@ class _Hand:
         except StageFailure:
             return None  # it fails under its own name, once it is claimed
         return None if result is None else _Said(row, stage, work, result)
+
+    def as_first(self) -> _Hand | None:
+        """With the next stage as well, as it would be if nobody had these bytes; None: that has to be found out."""
+        writing = [one for one in self.said if one.stage.writes(one.result)]
+        found = self._next() if len(writing) == 1 else None
+        new = writing[0].stage.registers(writing[0].work, writing[0].result) if found is not None else None
+        if found is None or new is None:
+            return None
+        row, work = found
+        stage = STAGES[row.name](self.deps)
+        if (told := stage.if_first(work, new)) is None:
+            return None
+        result, new = told
+        return replace(self, said=[*self.said, _Said(row, stage, work, result)], registers=new)
 
     def record(self, unit: Unit) -> tuple[Ending, _Hand]:
         """In a transaction, which may be begun again: this hand stays as it is."""
@@ -132,7 +151,10 @@ class _Hand:
             row, work = found
             onward = Onward(row, work.op.op_key, self.deps.policy.lease_ttl_s)
             first.work.lease.bind(None)  # while nobody can say which fence is ours
-        return Ending(first.work.job, first.row, first.work.op, first.result, first.enters, joined, onward)
+        claim = first.work
+        return Ending(
+            claim.job, first.row, claim.op, first.result, first.enters, joined, onward, registers=self.registers
+        )
 
     def gone_on(self, ended: Ending) -> Ended:
         recorded = tuple(Recorded(one.row, one.enters, one.result) for one in self.said)

@@ -11,7 +11,7 @@ import pytest
 import sqlalchemy as sa
 
 from dlpipe.core.model import ArtifactRecord, Fault
-from dlpipe.core.ports import KnownBlob, Unit
+from dlpipe.core.ports import KnownBlob, Registration, Unit
 from dlpipe.db import SqlDatabase
 from dlpipe.db.schema import metadata
 from tests.ledgers import OWN, Bench, everything, looking
@@ -41,7 +41,7 @@ def record(job_id: str, number: int = 1, sha256: str = SHA, pointer: str = A) ->
 
 
 def at_once(unit: Unit, job_id: str) -> None:
-    unit.registry.register(record(job_id), SCOPE, URL, BLOB, FACTS)
+    unit.registry.register(Registration(record(job_id), SCOPE, URL, BLOB, FACTS))
 
 
 def one_by_one(unit: Unit, job_id: str) -> None:
@@ -249,7 +249,7 @@ def test_two_that_register_the_same_bytes_at_the_same_time_have_one_first_copy(b
             pointer = f"local:{number}"
             mine = replace(record(job_id, 10 + number), storage_pointer=pointer)
             blob = replace(BLOB, pointer=pointer)
-            unit.registry.register(mine, SCOPE, f"{URL}{number}", blob, {**FACTS, "pointer": pointer})
+            unit.registry.register(Registration(mine, SCOPE, f"{URL}{number}", blob, {**FACTS, "pointer": pointer}))
             first[job_id] = unit.registry.first_copy(SCOPE, SHA)
 
     threads = [threading.Thread(target=register, args=each) for each in enumerate(job_ids)]

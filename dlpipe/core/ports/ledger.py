@@ -51,6 +51,19 @@ class FirstCopy:
 
 
 @dataclass(frozen=True, slots=True)
+class Registration:
+    """All that is written of a file that has just come."""
+
+    record: ArtifactRecord
+    dedupe_scope: str
+    canonical_url: str
+    blob: KnownBlob
+    """What its URL gave."""
+    facts: Mapping[str, Any]
+    """A whole row of the manifest."""
+
+
+@dataclass(frozen=True, slots=True)
 class Joined:
     """A further stage whose result goes on record with that of the one before: its op was never started by itself."""
 
@@ -82,6 +95,8 @@ class Ending:
     """By the stage that was claimed."""
     joined: tuple[Joined, ...] = ()
     onward: Onward | None = None
+    registers: Registration | None = None
+    """Written with it, if these bytes are the first in their dedupe scope. Only for an ending by itself (`single`)."""
 
     @property
     def state(self) -> State:
@@ -96,7 +111,8 @@ class Endings(Protocol):
         """Record the results and enter the state; the lease is free then, or claimed onward under the next fence.
 
         All of it or nothing. LeaseLost when the fence is no longer the job's, IllegalTransition when the table has no
-        such step. Onward: answers False, and has changed nothing, when the job may not be claimed (it is paused, say).
+        such step. Onward: answers False, and has changed nothing, when the job may not be claimed (it is paused, say);
+        so does one that registers, whatever the reason.
         """
 
 
@@ -149,12 +165,8 @@ class Glance(Protocol):
 class Registry(Known, Protocol):
     """Artifacts and the indexes that find bytes again."""
 
-    def register(
-        self, record: ArtifactRecord, dedupe_scope: str, canonical_url: str, blob: KnownBlob, facts: Mapping[str, Any]
-    ) -> None:
-        """All that there is to write of a file that has just come, as by the methods below: add_artifact, add_copy,
-        mend, see_url and note. `facts` are a whole row of the manifest.
-        """
+    def register(self, new: Registration) -> None:
+        """Write it down, as by the methods below: add_artifact, add_copy, mend, see_url and note."""
 
     def add_copy(self, dedupe_scope: str, sha256: str, pointer: str, size: int, job_id: str) -> None:
         """Remember the first copy of these bytes; a later one changes nothing."""

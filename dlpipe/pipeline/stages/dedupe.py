@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from dlpipe.core.flow import OpType
 from dlpipe.core.keys import Scalar
 from dlpipe.core.model import NO_JOB, ArtifactJob
-from dlpipe.core.ports import FirstCopy, Unit
+from dlpipe.core.ports import FirstCopy, Registration, Unit
 from dlpipe.core.results import DedupeAction, DedupeResult, FinalizeResult, IndexResult, Result, Results
 from dlpipe.core.states import State
 from dlpipe.pipeline.discretion import only_others
@@ -41,8 +43,15 @@ class Dedupe(Stage):
         quiet = only_others(self.deps, tenant, first, indexed.sha256, besides=indexed.artifact_uuid)
         return DedupeResult(action, saved, quiet)
 
-    def within(self, unit: Unit, work: Work) -> DedupeResult | None:
+    def if_first(self, work: Work, new: Registration) -> tuple[DedupeResult, Registration] | None:
         """Most bytes are new, and then there is nothing to share."""
+        if stored.is_replay(work.job):
+            return None
+        result = DedupeResult(DedupeAction.DOWNLOAD, 0)
+        return result, replace(new, facts={**new.facts, "dedupe_action": result.told.value})
+
+    def within(self, unit: Unit, work: Work) -> DedupeResult | None:
+        """As above, when there was more to write."""
         job, indexed = work.job, latest(work.results, OpType.INDEX, IndexResult)
         if stored.is_replay(job):
             return None

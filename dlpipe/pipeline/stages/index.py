@@ -9,7 +9,7 @@ from dlpipe.core.flow import OpType
 from dlpipe.core.keys import Scalar, artifact_uuid
 from dlpipe.core.layout import space_of
 from dlpipe.core.model import ArtifactJob, ArtifactRecord
-from dlpipe.core.ports import KnownBlob, Unit
+from dlpipe.core.ports import KnownBlob, Registration, Unit
 from dlpipe.core.results import FinalizeResult, IndexResult, Result, Results, ResumeResult, StreamResult
 from dlpipe.core.states import State
 from dlpipe.pipeline.stages import stored
@@ -44,15 +44,30 @@ class Index(Stage):
     def enters(self, result: Result) -> State:
         return State.INDEXED
 
+    def registers(self, work: Work, result: Result) -> Registration | None:
+        return None if stored.is_replay(work.job) else self._found(work, expect(result, IndexResult))
+
     def record(self, unit: Unit, work: Work, result: Result) -> None:
         job, index = work.job, expect(result, IndexResult)
-        placed = latest(work.results, OpType.FINALIZE, FinalizeResult)
-        streamed = latest(work.results, OpType.STREAM, StreamResult)
-        decided = work.results.latest(OpType.RESUME)
-        again = stored.is_replay(job)
-        if again and not stored.does(job, "index"):
+        if not stored.is_replay(job):
+            unit.registry.register(self._found(work, index))
+            return
+        if not stored.does(job, "index"):
             unit.registry.note(index.artifact_uuid, job.job_id, {"run": job.run})
             return
+        # Nobody was asked, so nothing is known anew of what the URL gives, nor of how the bytes came.
+        new = self._found(work, index)
+        pointer, size = new.record.storage_pointer, new.record.byte_size
+        unit.registry.add_artifact(new.record)
+        unit.registry.add_copy(new.dedupe_scope, index.sha256, pointer, size, job.job_id)
+        unit.registry.mend(index.sha256, pointer)
+        unit.registry.recall_url(job.scope.tenant_id, job.canonical_url, new.blob, index.artifact_uuid)
+        unit.registry.note(index.artifact_uuid, job.job_id, new.facts)
+
+    def _found(self, work: Work, index: IndexResult) -> Registration:
+        job = work.job
+        placed = latest(work.results, OpType.FINALIZE, FinalizeResult)
+        streamed = latest(work.results, OpType.STREAM, StreamResult)
         record = ArtifactRecord(
             artifact_uuid=index.artifact_uuid,
             scope=job.scope,
@@ -65,7 +80,6 @@ class Index(Stage):
             schema_version=ARTIFACT_SCHEMA,
             created_by_job_id=job.job_id,
         )
-        dedupe_scope = self.deps.policy.scope_key(job.scope)
         # Behind a redirect they are the validators of another URL, and say nothing of what this one gives next time.
         own = streamed.final_url_sha256 == hashlib.sha256(job.canonical_url.encode()).hexdigest()
         blob = KnownBlob(
@@ -83,23 +97,17 @@ class Index(Stage):
             "shard_prefix": self.deps.store.shard(placed.pointer),
             "byte_size": placed.size,
         }
-        if again:  # nobody was asked, so nothing is known anew of what the URL gives, nor of how the bytes came
-            unit.registry.add_artifact(record)
-            unit.registry.add_copy(dedupe_scope, placed.sha256, placed.pointer, placed.size, job.job_id)
-            unit.registry.mend(placed.sha256, placed.pointer)
-            unit.registry.recall_url(job.scope.tenant_id, job.canonical_url, blob, index.artifact_uuid)
-            unit.registry.note(index.artifact_uuid, job.job_id, facts)
-            return
-        facts |= {
-            **_decision(decided, streamed),
-            "bytes_written": streamed.bytes_written,
-            "resumed_from_bytes": streamed.resumed_from_bytes,
-            "elapsed_ms": streamed.elapsed_ms,
-            "fsync_ms": streamed.fsync_ms,
-            "avg_write_mibps": _rate(streamed),
-            "quota_json": _quota(streamed),
-        }
-        unit.registry.register(record, dedupe_scope, job.canonical_url, blob, facts)
+        if not stored.is_replay(job):
+            facts |= {
+                **_decision(work.results.latest(OpType.RESUME), streamed),
+                "bytes_written": streamed.bytes_written,
+                "resumed_from_bytes": streamed.resumed_from_bytes,
+                "elapsed_ms": streamed.elapsed_ms,
+                "fsync_ms": streamed.fsync_ms,
+                "avg_write_mibps": _rate(streamed),
+                "quota_json": _quota(streamed),
+            }
+        return Registration(record, self.deps.policy.scope_key(job.scope), job.canonical_url, blob, facts)
 
 
 def _decision(decided: Result | None, streamed: StreamResult) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import TypeVar
 from dlpipe.core.flow import OpType
 from dlpipe.core.keys import Scalar
 from dlpipe.core.model import ArtifactJob, ArtifactRecord
-from dlpipe.core.ports import Lease, Part, Staging, StartedOp, Unit
+from dlpipe.core.ports import Lease, Part, Registration, Staging, StartedOp, Unit
 from dlpipe.core.results import Result, Results
 from dlpipe.core.states import State
 from dlpipe.pipeline.deps import Deps
@@ -96,6 +96,14 @@ class Stage(ABC):
         Only what changes nothing anywhere may be done like that, and costs next to nothing to be done again: with a
         crash both are forgotten. No transaction is open.
         """
+        return None
+
+    def registers(self, work: Work, result: Result) -> Registration | None:
+        """All that `record` writes, if it is no more than what is known of a new file."""
+        return None
+
+    def if_first(self, work: Work, new: Registration) -> tuple[Result, Registration] | None:
+        """Its result in case that nobody has those bytes yet, and what is registered then, its own effects included."""
         return None
 
     def within(self, unit: Unit, work: Work) -> Result | None:
