@@ -6,7 +6,7 @@ import hashlib
 import os
 import random
 import stat
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
@@ -100,6 +100,8 @@ class World:
     progress: FakeProgress = field(default_factory=FakeProgress)
     reservations: FakeReservations = field(default_factory=FakeReservations)
     now: float = 1000.0
+    in_hand: bool = False
+    """Its worker goes on with the next stages itself, instead of taking a message for each."""
 
     def __post_init__(self) -> None:
         made = make_deps(
@@ -129,8 +131,8 @@ class World:
             made = planner.spec(self.deps, {"url": url, **fields})
             return unit.jobs.plan_if_absent([made])[0].job_id
 
-    def run(self, stage: str, job_id: str, run: int = 1) -> runner.Outcome:
-        return runner.run(self.deps, stage, job_id, run)
+    def run(self, stage: str, job_id: str, run: int = 1, further: Sequence[str] = ()) -> runner.Outcome:
+        return runner.run(self.deps, stage, job_id, run, further)
 
     def run_to(self, stage: str, job_id: str, run: int = 1) -> None:
         """Carry out all stages before that one."""
@@ -154,7 +156,7 @@ class World:
         """Send what is due and carry out what was sent, until nothing is left."""
         dispatch.dispatch(self.deps)
         while self.publisher.queue:
-            carry_out(self.deps, self.publisher.queue.pop(0))
+            carry_out(self.deps, self.publisher.queue.pop(0), in_hand=self.in_hand)
             dispatch.dispatch(self.deps)
 
     def make_due(self, job_id: str) -> None:
@@ -228,13 +230,16 @@ class World:
         return self.shelf.contents(self.root) if self.shelf else blobs(self.root)
 
 
-def carry_out(deps: Deps, hint: Hint) -> list[runner.Outcome]:
-    """What a worker makes of a chain."""
+def carry_out(deps: Deps, hint: Hint, *, in_hand: bool = False) -> list[runner.Outcome]:
+    """What a worker makes of a chain; `in_hand`: it takes a message only where it could not go on by itself."""
     outcomes: list[runner.Outcome] = []
-    for row in hint.stages:
-        outcomes.append(runner.run(deps, row.name, hint.job_id, hint.run))
-        if not outcomes[-1].goes_on:
+    left = [row.name for row in hint.stages]
+    while left:
+        outcome = runner.run(deps, left[0], hint.job_id, hint.run, left[1:] if in_hand else ())
+        outcomes.append(outcome)
+        if not outcome.goes_on:
             break
+        left = left[max(1, len(outcome.stages)) :] if isinstance(outcome, runner.Done) else left[1:]
     return outcomes
 
 

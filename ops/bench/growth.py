@@ -13,7 +13,7 @@ from typing import Any
 import psycopg
 
 from dlpipe.core.model import Scope
-from dlpipe.core.ports import Unit
+from dlpipe.core.ports import Endings, Glance, Unit
 from dlpipe.core.states import Status
 from dlpipe.core.wishes import JobFilter
 from dlpipe.db import SqlDatabase
@@ -61,9 +61,21 @@ class Timed:
         self.took.append(time.monotonic() - began)
 
     @contextmanager
+    def single(self) -> Iterator[Endings]:
+        began = time.monotonic()
+        with self._database.single() as endings:
+            yield endings
+        self.took.append(time.monotonic() - began)
+
+    @contextmanager
     def read(self) -> Iterator[Unit]:
         with self._database.read() as unit:
             yield unit
+
+    @contextmanager
+    def glance(self) -> Iterator[Glance]:
+        with self._database.glance() as glance:
+            yield glance
 
 
 @dataclass

@@ -56,6 +56,8 @@ class Kind:
     """How many files the worker plans, the job's last; 0: it was planned before."""
     heals: bool = False
     """The worker begins with a round of reconcile."""
+    in_hand: bool = False
+    """It goes on with the next stages itself, as far as it can (ADR 42)."""
     ails: str = ""
     """The stage that fails when the worker comes to it for the first time."""
     policy: Mapping[str, Any] = field(default_factory=dict)
@@ -95,11 +97,15 @@ class Kind:
             dispatch.dispatch(world.deps)
         while world.publisher.queue:
             hint = world.publisher.queue.pop(0)
-            for row in hint.stages:
-                at(row.name)
-                with _failing_once(row.name) if row.name == self.ails else nullcontext():
-                    if not runner.run(world.deps, row.name, hint.job_id, hint.run).goes_on:
-                        break
+            left = [row.name for row in hint.stages]
+            while left:
+                at(left[0])
+                here = left if self.in_hand else left[:1]
+                with _failing_once(self.ails) if self.ails in here else nullcontext():
+                    outcome = runner.run(world.deps, here[0], hint.job_id, hint.run, here[1:])
+                if not outcome.goes_on:
+                    break
+                left = left[max(1, len(outcome.stages)) :] if isinstance(outcome, runner.Done) else []
 
 
 @contextmanager

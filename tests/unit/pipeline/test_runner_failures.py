@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from dlpipe.core.errors import LeaseLost, LedgerUnavailable, Permanent, Postponed, Retryable, StageFailure
 from dlpipe.core.flow import OpType
 from dlpipe.core.model import Scope
-from dlpipe.core.ports import Unit
+from dlpipe.core.ports import Endings, Glance, Unit
 from dlpipe.core.recovery import FailureWrite
 from dlpipe.core.states import State, Status
 from dlpipe.db.schema import artifact_ops
@@ -72,8 +72,18 @@ class Flaky:
             yield unit
 
     @contextmanager
+    def single(self) -> Iterator[Endings]:
+        with self.write() as unit:
+            yield unit.endings
+
+    @contextmanager
     def read(self) -> Iterator[Unit]:
         with self._inner.read() as unit:
+            yield unit
+
+    @contextmanager
+    def glance(self) -> Iterator[Glance]:
+        with self.read() as unit:
             yield unit
 
 

@@ -12,7 +12,7 @@ import pytest
 from dlpipe.core import about
 from dlpipe.core.errors import LedgerUnavailable, Permanent, Postponed, Retryable, StageFailure
 from dlpipe.core.events import Event, HintsSent, MessageDropped, RoundEnded, StageFailed, StageRecorded, StageReplayed
-from dlpipe.core.ports import Held, Unit
+from dlpipe.core.ports import Endings, Glance, Held, Unit
 from dlpipe.pipeline import stores
 from dlpipe.pipeline.reconcile import reconcile
 from dlpipe.pipeline.round import Round
@@ -93,8 +93,18 @@ class Forgetful:
                 raise LedgerUnavailable("the test has switched it off")
 
     @contextmanager
+    def single(self) -> Iterator[Endings]:
+        with self.write() as unit:
+            yield unit.endings
+
+    @contextmanager
     def read(self) -> Iterator[Unit]:
         with self._inner.read() as unit:
+            yield unit
+
+    @contextmanager
+    def glance(self) -> Iterator[Glance]:
+        with self.read() as unit:
             yield unit
 
 
