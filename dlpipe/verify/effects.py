@@ -73,11 +73,16 @@ def _state(facts: JobFacts, finished: list[Any]) -> Iterator[Fault]:
     ahead = [op.op_type for op in of_run if op.op_type in rules.ORDER[may:]]
     if ahead:
         yield "state_ops", f"{detail.state}, and {', '.join(ahead)} is recorded"
-    # One fence is one claim, and the stages of a run are claimed one after the other.
+    # One fence is one claim, and the stages of a run are claimed one after the other, or recorded with the one before.
     by_stage = sorted(of_run, key=lambda op: rules.ORDER.index(op.op_type))
     twice = len({op.op_type for op in of_run}) < len(of_run)  # which is told apart
-    if not twice and any(one.fence >= other.fence for one, other in pairwise(by_stage)):
+    if not twice and any(_out_of_order(one, other) for one, other in pairwise(by_stage)):
         yield "state_ops", f"the stages of run {detail.run} were not recorded in their order"
+
+
+def _out_of_order(one: Any, other: Any) -> bool:
+    """`other` is of the stage behind."""
+    return bool(one.fence > other.fence or (one.fence == other.fence and other.op_type not in rules.JOINED))
 
 
 def _agreement(facts: JobFacts, finished: list[Any], results: dict[str, Any]) -> Iterator[Fault]:

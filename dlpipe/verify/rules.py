@@ -14,6 +14,9 @@ from typing import Any
 
 ORDER = ("HEAD", "RESUME", "STREAM", "FINALIZE", "INDEX", "DEDUPE")
 
+JOINED = frozenset({"RESUME", "INDEX", "DEDUPE"})
+"""Those that may be recorded under the claim of the stage in front of them (ADR 42); all others have their own."""
+
 
 @dataclass(frozen=True, slots=True)
 class StateRule:

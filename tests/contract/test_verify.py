@@ -217,6 +217,11 @@ def two_stages_were_recorded_in_the_wrong_order(done: Finished) -> None:
 
 
 @plants("state_ops")
+def two_stages_that_are_never_joined_have_one_claim(done: Finished) -> None:
+    done.plant("UPDATE artifact_ops SET fence = 2 WHERE job_id = :job AND op_type = 'STREAM'", job=done.large)
+
+
+@plants("state_ops")
 def the_state_fell_back(done: Finished) -> None:
     done.plant("UPDATE artifact_jobs SET state = 'RESUME_OK' WHERE job_id = :job", job=done.large)
     _set_time(done, "published_at", done.large)
