@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from dlpipe.core import flow, keys, states
 from dlpipe.core.crash import crash_point
-from dlpipe.core.errors import LeaseLost, StageFailure
+from dlpipe.core.errors import LeaseLost, LeaseUnavailable, LedgerUnavailable
 from dlpipe.core.flow import StageRow
 from dlpipe.core.ports import Ending, Joined, Onward, Registration, StartedOp, Unit
 from dlpipe.core.results import Result
@@ -104,10 +104,10 @@ class _Hand:
         stage = STAGES[row.name](self.deps)
         try:
             result = stage.ahead(work)
-        except LeaseLost:
+        except (LeaseLost, LedgerUnavailable, LeaseUnavailable):
             raise
-        except StageFailure:
-            return None  # it fails under its own name, once it is claimed
+        except Exception:
+            return None  # it fails under its own name, once it is claimed: what is done in front of it stays done
         return None if result is None else _Said(row, stage, work, result)
 
     def as_first(self) -> _Hand | None:
