@@ -7,6 +7,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
+from dlpipe.core import flow
 from dlpipe.core import results as codec
 from dlpipe.core.errors import LeaseLost
 from dlpipe.core.flow import OpType
@@ -19,6 +20,8 @@ from dlpipe.db.ready import Ready
 from dlpipe.db.schema import artifact_jobs, artifact_ops
 
 _O = artifact_ops.c
+BY_STAGE = sa.case({stage.op.value: at for at, stage in enumerate(flow.STAGES)}, value=_O.op_type)
+"""Orders ops of one claim, which may have begun and ended at one moment."""
 
 
 def _bound(column: sa.Column[Any]) -> sa.BindParameter[Any]:

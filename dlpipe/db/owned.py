@@ -19,6 +19,7 @@ from dlpipe.core.wishes import JobFilter, Tally, Wish
 from dlpipe.db import overview, purge, telemetry, views, wishes
 from dlpipe.db.clock import now
 from dlpipe.db.faults import with_faults
+from dlpipe.db.ledger import BY_STAGE
 from dlpipe.db.rows import is_uuid, record_from
 from dlpipe.db.schema import artifact_jobs, artifact_ops, artifacts, job_artifacts, jobs, manifest
 from dlpipe.db.wishes import owned_by
@@ -120,7 +121,7 @@ class SqlOwned:
             sa.select(artifact_ops)
             .join(jobs, jobs.c.job_id == _O.job_id)
             .where(_O.job_id == job_id, owned_by(self._scope))
-            .order_by(_O.run, _O.fence, _O.started_at)
+            .order_by(_O.run, _O.fence, _O.started_at, BY_STAGE)
         )
         return [_op_view(row) for row in rows]
 

@@ -20,6 +20,7 @@ from dlpipe.db.clock import now
 from dlpipe.db.download_schema import download_files, download_jobs
 from dlpipe.db.guards import in_states
 from dlpipe.db.inserts import insert_ignoring
+from dlpipe.db.ledger import BY_STAGE
 from dlpipe.db.rows import is_uuid
 from dlpipe.db.schema import (
     artifact_jobs,
@@ -72,7 +73,7 @@ def expired(
         return []
     details = _by_job(connection, artifact_jobs, ids) | _by_job(connection, download_jobs, ids)
     nested = {
-        "ops": _by_job(connection, artifact_ops, ids, artifact_ops.c.fence, artifact_ops.c.started_at),
+        "ops": _by_job(connection, artifact_ops, ids, artifact_ops.c.fence, artifact_ops.c.started_at, BY_STAGE),
         "results": _by_job(connection, job_artifacts, ids, job_artifacts.c.role, job_artifacts.c.position),
         "manifest": _by_job(connection, manifest, ids, manifest.c.run, manifest.c.artifact_uuid),
         "files": _by_job(connection, download_files, ids, download_files.c.position),

@@ -427,6 +427,19 @@ def test_a_transaction_that_fails_behind_an_ending_takes_it_back(bench: Bench) -
     assert everything(bench.database) == before
 
 
+def test_ops_that_began_at_one_moment_are_told_in_the_order_of_their_stages(bench: Bench) -> None:
+    job, op = claim(bench, "finalize")
+    with bench.database.engine.begin() as connection:
+        # However the rows lie: what is joined is written by one statement, at one moment.
+        for at, kind in enumerate(("DEDUPE", "INDEX", "FINALIZE", "STREAM", "RESUME", "HEAD")):
+            text = "INSERT INTO artifact_ops (op_key, job_id, run, op_type, state, fence, started_at) SELECT"
+            text += f" 'x{at}', job_id, 7, '{kind}', 'failed', fence, started_at FROM artifact_ops WHERE op_key = :key"
+            connection.execute(sa.text(text), {"key": op.op_key})
+    with bench.database.read() as unit:
+        told = [one.op_type for one in unit.owned(OWN).ops(job.job_id) if one.run == 7]
+    assert told == list(OpType)
+
+
 # ── a claim is given back by its token only ───────────────────────────────────────────────────────
 
 
