@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from dlpipe.core import flow, states
@@ -21,8 +21,8 @@ from dlpipe.core.errors import LedgerUnavailable, Permanent, Retryable
 from dlpipe.core.flow import OpType
 from dlpipe.core.model import Fault, Scope
 from dlpipe.core.ports import Endings, Glance, Unit
-from dlpipe.core.resume import ResumePolicy
 from dlpipe.core.results import Result
+from dlpipe.core.resume import ResumePolicy
 from dlpipe.core.states import State
 from dlpipe.db import SqlDatabase
 from dlpipe.pipeline import wishes
@@ -33,7 +33,7 @@ from dlpipe.pipeline.stages.stage import Stage, Work
 from tests.checker import findings
 from tests.crash.kinds import KINDS, Kind
 from tests.fakes.source import Says
-from tests.world import RETRY_S, TABLES, World, finished, some_bytes
+from tests.world import RETRY_S, TABLES, World, finished, sha256, some_bytes
 
 URL, TWIN = "http://files.example/a.bin", "http://mirror.example/b.bin"
 BODY, OTHER = some_bytes(150_000), some_bytes(140_000)
@@ -42,7 +42,7 @@ ELSEWHERE = Scope("default", "elsewhere")
 NAMES = [row.name for row in flow.STAGES]
 CUT = Retryable("cut", code="body_cut")
 
-_BY_CHANCE = re.compile(r'"(?:fsync_ms|elapsed_ms|quota_free|free_bytes)": \d+')
+_BY_CHANCE = re.compile(r'"(?:fsync_ms|elapsed_ms|quota_free|free_bytes)": ?\d+')
 _TIMES = ("_at", "_until", "_since", "fence", "_ms", "avg_write_mibps", "fault_id")
 
 
@@ -58,7 +58,8 @@ def all_at_once(world: World, job: str, run: int = 1, first: str = "head") -> An
 
 def left(world: World) -> dict[str, Any]:
     """All that a world has come to, but for times, fences, and how long anything took."""
-    found: dict[str, Any] = {"files": world.blobs(), "staged": world.staged(), "asked": list(world.source.asked)}
+    files = {name.partition(".damaged-")[0]: sha256(data) for name, data in world.blobs().items()}
+    found: dict[str, Any] = {"files": files, "staged": world.staged(), "asked": list(world.source.asked)}
     for table in TABLES:
         rows = [dict(row._mapping) for row in world.sql(f"SELECT * FROM {table}")]
         told = [
@@ -101,10 +102,25 @@ def worlds(template: Path, folder: Path) -> Iterator[tuple[World, World]]:
 def heal(world: World) -> None:
     for _ in range(3):
         for row in world.sql("SELECT job_id FROM artifact_jobs"):
+            world.age(str(row.job_id))
             world.make_due(str(row.job_id))
             world.expire(str(row.job_id))
         reconcile(world.deps)
         world.drive()
+
+
+def differences(by_messages: dict[str, Any], in_hand: dict[str, Any]) -> dict[str, Any]:
+    """What each has and the other has not."""
+    found = {}
+    for name, here in by_messages.items():
+        there = in_hand[name]
+        if here == there:
+            continue
+        rows = isinstance(here, list) and isinstance(there, list)
+        found[name] = (
+            ([x for x in here if x not in there], [x for x in there if x not in here]) if rows else (here, there)
+        )
+    return found
 
 
 # ── the same as by messages ───────────────────────────────────────────────────────────────────────
@@ -336,11 +352,12 @@ def test_in_hand_comes_to_what_messages_come_to(pair: tuple[World, World], name:
         heal(world)
         found[-1].append(left(world))
         assert findings(str(world.database.url), world.root) == []
-    assert found[0] == found[1]
+    for by_messages, in_hand_too in zip(found[0], found[1], strict=True):
+        assert differences(by_messages, in_hand_too) == {}
 
 
-_LATER = ("failing-index", "failing-dedupe")
-"""In hand the result of these is told without their `perform`, or it fails before the job has come to them."""
+_LATER = ("failing-resume_decide", "failing-index", "failing-dedupe")
+"""What fails at first in these is their `perform`, and in hand there is none."""
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind.name not in _LATER], ids=lambda kind: kind.name)
@@ -357,7 +374,8 @@ def test_a_kind_of_the_crash_matrix_comes_in_hand_to_what_messages_come_to(
         found.append([left(world)])
         heal(world)
         found[-1].append(left(world))
-    assert found[0] == found[1]
+    for by_messages, in_hand_too in zip(found[0], found[1], strict=True):
+        assert differences(by_messages, in_hand_too) == {}
 
 
 _ACTIONS = st.lists(
@@ -408,12 +426,14 @@ def _act(world: World, action: tuple[Any, Any, Any], jobs: list[str]) -> None:
         case "drive":
             world.drive()
             heal(world)
-        case wish if job:
+        case "refresh" | "pause" | "resume" | "cancel" | "retry" as wish if job:
             with world.database.write() as unit:
                 getattr(unit.owned(scope), wish)(job)
+        case _:
+            pass
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck), phases=[Phase.generate])
 @given(actions=_ACTIONS)
 def test_whatever_happens_in_hand_comes_to_what_messages_come_to(sqlite_template: Path, actions: Any) -> None:
     with tempfile.TemporaryDirectory() as folder, worlds(sqlite_template, Path(folder)) as pair:
@@ -426,7 +446,7 @@ def test_whatever_happens_in_hand_comes_to_what_messages_come_to(sqlite_template
             for action in (*actions, ("drive", 0, 0)):
                 _act(world, action, jobs)
             found.append(left(world))
-        assert found[0] == found[1]
+        assert differences(found[0], found[1]) == {}
 
 
 # ── what one hand does ────────────────────────────────────────────────────────────────────────────
@@ -609,7 +629,7 @@ def test_a_wish_in_the_middle_ends_it(world: World, job: str, stage: str, wish: 
 @pytest.mark.parametrize("stage", CLAIMED)
 def test_a_pause_that_leaves_the_claim_as_it_is_lets_it_end_and_not_go_on(world: World, job: str, stage: str) -> None:
     """As a later release may do it: the guard of a claim stands in the ending, too."""
-    with meanwhile(stage, lambda: world.sql("UPDATE artifact_jobs SET paused_at = 1")):
+    with meanwhile(stage, lambda: (world.sql("UPDATE artifact_jobs SET paused_at = 1"), None)[1]):
         outcome = all_at_once(world, job)
     assert isinstance(outcome, Done)
     row = world.row(job)
@@ -623,10 +643,9 @@ def _stages_of(ops: list[str]) -> list[str]:
 
 def test_a_holder_that_was_overtaken_in_the_middle_takes_nothing_from_the_other_one(world: World, job: str) -> None:
     def happens() -> None:
-        world.leases.take(job)
+        del world.leases.held[job]  # by FLUSHALL, say: its holder knows nothing of it
         world.expire(job)
         reconcile(world.deps)
-        del world.leases.held[job]
         for name in NAMES:
             assert isinstance(world.run(name, job, 2), Done)
         seen.append(world.everything())
@@ -755,15 +774,15 @@ class Mute:
             yield unit
 
 
-# The claim, and the ends of head, stream and finalize.
-@pytest.mark.parametrize("nth", [2, 3, 4])
+# The claim is the first of its writes, and the look at the store the second; these are the ends.
+@pytest.mark.parametrize("nth", [3, 4, 5])
 @pytest.mark.parametrize("made", [True, False], ids=["made", "not made"])
 def test_a_claim_of_which_nobody_heard_is_handed_back_under_whichever_fence_it_has(
     world: World, job: str, nth: int, made: bool
 ) -> None:
     deps, world.deps = world.deps, replace(world.deps, database=Mute(world, nth, made=made))
     assert all_at_once(world, job) == Dropped("ledger_unavailable")
-    ended = made and nth == 4
+    ended = made and nth == 5
     fence = world.row(job).fence
     assert [one.fence - fence for one in deps.unreturned] == ([-1, 0] if made and not ended else [0, 1])
     assert (world.row(job).lease_owner is None) == ended
@@ -781,7 +800,7 @@ def test_a_claim_of_which_nobody_heard_is_handed_back_under_whichever_fence_it_h
 @pytest.mark.parametrize("made", [True, False], ids=["made", "not made"])
 def test_a_claim_of_which_nobody_heard_is_left_to_who_has_it_by_now(world: World, job: str, made: bool) -> None:
     """The other one's fence may be the very one that we guess."""
-    deps, world.deps = world.deps, replace(world.deps, database=Mute(world, 2, made=made))
+    deps, world.deps = world.deps, replace(world.deps, database=Mute(world, 3, made=made))
     assert all_at_once(world, job) == Dropped("ledger_unavailable")
     world.deps = deps
     world.expire(job)
