@@ -258,6 +258,29 @@ def test_who_gives_up_may_record_what_is_done_as_long_as_the_lease_is_its_own(
         assert lost.value.code == "lease_lost"
 
 
+@pytest.mark.parametrize("end", ["give_no_more", "give_up"])
+def test_who_is_to_end_carries_out_what_it_holds_and_goes_on_with_nothing(make: Make, end: str) -> None:
+    a = make()
+    with a.hold("j") as lease, a.hold("k") as other:
+        assert lease.may_go_on()
+        getattr(a, end)()
+        assert not lease.may_go_on()
+        assert not other.may_go_on()
+        lease.check_held()
+        if end == "give_no_more":
+            lease.check()
+
+
+def test_who_has_lost_its_lease_goes_on_with_nothing(make: Make, client: redis.Redis, clock: Clock) -> None:
+    a = make()
+    with a.hold("j") as lease, a.hold("k") as other:
+        client.set(key("j"), "somebody.else")
+        a.heartbeat.beat()
+        assert (lease.may_go_on(), other.may_go_on()) == (False, True)
+        clock.now += TTL_S
+        assert not other.may_go_on()
+
+
 # ── renewing ──
 
 

@@ -240,7 +240,9 @@ def test_a_home_that_cannot_be_made_is_a_sentence(wired: pytest.MonkeyPatch, tmp
         assert (refused.value.code, bool(refused.value.hint)) == ("home_unusable", True)
 
 
-def test_downloads_and_all_else_have_workers_of_their_own(wired: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_downloads_have_workers_of_their_own_which_finish_them_and_all_else_has_a_helper(
+    wired: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     wired.setenv("DLPIPE_WORKER_THREADS", "7")
     wired.setenv("DLPIPE_STORE_ROOT", "files")
     made = wiring.stack(print)
@@ -248,8 +250,8 @@ def test_downloads_and_all_else_have_workers_of_their_own(wired: pytest.MonkeyPa
     argv = {each.service.name: list(each.service.argv) for each in made._services}
     assert list(argv) == ["worker1", "worker2", "helper", "beat"]
     for name, wanted in {
-        "worker1": ["7", "-Q", "net"],
-        "worker2": ["7", "-Q", "net"],
+        "worker1": ["7", "-Q", "net,disk"],
+        "worker2": ["7", "-Q", "net,disk"],
         "helper": ["2", "-X", "net"],
     }.items():
         at = argv[name].index("-c") + 1

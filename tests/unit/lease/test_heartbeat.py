@@ -173,6 +173,57 @@ def test_an_overtaken_fence_costs_the_lease_at_once(world: World) -> None:
     assert not is_lost(other)
 
 
+@pytest.mark.parametrize("then", [4, None], ids=["the next one", "not known yet"])
+def test_a_fence_that_its_holder_moves_on_during_a_beat_costs_nothing(world: World, then: int | None) -> None:
+    """What the beat asked for was its own a moment ago: the row is now under the fence that it claimed onward."""
+    lease, other = world.lease("j", 3), world.lease("k", 1)
+    world.foreign = {"j", "k"}
+    mirror = world.heartbeat._mirror
+    assert mirror is not None
+
+    def moved(claims: Sequence[tuple[str, int]], ttl_s: float) -> set[str]:
+        lease.bind(then)
+        return mirror(claims, ttl_s)
+
+    world.heartbeat._mirror = moved
+    world.now = 40
+    assert world.heartbeat.beat()
+    assert is_lost(other)  # whose fence stayed, and is overtaken
+    world.now = 139
+    assert not is_lost(lease)  # and the beat counts
+    world.heartbeat._mirror = mirror
+    world.heartbeat.beat()
+    assert is_lost(lease) == (then is not None)  # under that fence it is overtaken as any other
+
+
+def test_while_nobody_can_say_which_fence_it_has_a_lease_is_renewed_without_its_row(world: World) -> None:
+    lease = world.lease("j", 3)
+    lease.bind(None)
+    world.foreign, world.now = {"j"}, 40
+    assert world.heartbeat.beat()
+    assert world.mirrored == []
+    world.now = 139
+    assert not is_lost(lease)
+
+
+# ── may it go on? ──
+
+
+def test_a_holder_may_go_on_until_its_lease_is_lost_or_its_process_is_to_end(world: World) -> None:
+    ending = False
+    asked = [world.lease(name, 1) for name in "abc"]
+    last = HeldLease("d", "t", TTL_S, world.now, world.clock, lambda: ending)
+    assert all(lease.may_go_on() for lease in (*asked, last))
+    asked[0].give_up()
+    asked[1].lose("the test took it away")
+    ending = True
+    assert [lease.may_go_on() for lease in (*asked, last)] == [False, False, True, False]
+    asked[0].check_held()  # what is done is recorded all the same
+    last.check()
+    world.now = TTL_S
+    assert not asked[2].may_go_on()  # its time is over, which nobody has noticed yet
+
+
 def test_a_lease_that_is_not_bound_needs_no_row(world: World) -> None:
     lease = world.lease()
     world.foreign, world.rows_up, world.now = {"j"}, False, 40
