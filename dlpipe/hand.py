@@ -18,6 +18,7 @@ from dlpipe import wiring
 Step = dict[str, Any]
 """One further step of a chain, as a message carries it; of a list of them the last one is next."""
 
+_LIMITS = ("rate_limit", "time_limit", "soft_time_limit")
 _PLAIN = frozenset({"queue", "task_id", "reply_to"})
 """Options that say where a step goes, and not when, or how often."""
 
@@ -39,7 +40,9 @@ def further(app: Celery, steps: Sequence[Step] | None, job_id: str, run: int) ->
 
 @cache
 def _is_taken_here(app: Celery, task: str, queue: str | None) -> bool:
-    """Does this worker take from the queue that the step would go to?"""
+    """Does this worker take from the queue that the step would go to, and nothing but that decides when?"""
+    if any(getattr(app.tasks.get(task), limit, None) is not None for limit in _LIMITS):
+        return False  # a limit of this stage is Celery's to keep, which has to be given it
     name = queue or app.amqp.router.route({}, task)["queue"]
     return str(getattr(name, "name", name)) in app.amqp.queues.consume_from
 
