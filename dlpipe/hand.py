@@ -5,7 +5,6 @@ A stage that the worker would take from its queues anyway needs no message of it
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from functools import cache
 from typing import Any
@@ -56,7 +55,7 @@ def tell(task: Any, names: Sequence[str], args: Sequence[Any]) -> None:
         for name in names:
             its = {"uuid": str(uuid4()), "name": f"dlpipe.{name}", "root_id": request.root_id, "parent_id": request.id}
             dispatcher.send("task-received", args=repr(tuple(args)), kwargs="{}", retries=0, eta=None, **its)
-            dispatcher.send("task-started", uuid=its["uuid"], pid=os.getpid())
+            dispatcher.send("task-started", uuid=its["uuid"])
             dispatcher.send("task-succeeded", uuid=its["uuid"], result="'in hand'", runtime=0.0)
 
 
