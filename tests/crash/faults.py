@@ -10,6 +10,7 @@ from enum import StrEnum
 from typing import Any
 
 from dlpipe.core.errors import LedgerUnavailable
+from dlpipe.core.ports import Endings
 from dlpipe.db import SqlDatabase
 from dlpipe.db.engine import SqlUnit
 
@@ -78,6 +79,17 @@ class FaultyDatabase(SqlDatabase):
         self._answer()
         with super().read() as unit:
             yield unit
+
+    @contextmanager
+    def single(self) -> Iterator[Endings]:
+        if self._is_sqlite:  # there it is a transaction, which the above is told of
+            with super().single() as endings:
+                yield endings
+            return
+        with super().single() as endings:
+            yield endings
+        if self.mute:
+            raise LedgerUnavailable("the ending was recorded, and its answer lost")
 
     def _answer(self) -> None:
         # A file of SQLite cannot be taken away from who has it open; PostgreSQL refuses by itself.

@@ -342,7 +342,7 @@ def heal(site: Site, kind: Kind, job_id: str, again: str = "") -> tuple[int, lis
             site.pass_time(world)
             row = world.row(job_id)
             stages = flow.STAGES[[one.name for one in flow.STAGES].index(again) :]
-            carry_out(world.deps, Hint(job_id, max(1, row.run), stages))
+            carry_out(world.deps, Hint(job_id, max(1, row.run), stages), in_hand=kind.in_hand)
         for rounds in range(ROUNDS + 1):
             found = world.sql("SELECT state, due_at, lease_owner FROM artifact_jobs WHERE job_id = :job", job=job_id)
             if not found:  # the plan was never committed: the caller plans again
