@@ -17,6 +17,7 @@ import pytest
 from dlpipe.core.errors import LeaseLost, Permanent, Postponed, Retryable, StageFailure
 from dlpipe.core.ports import Part, Staging
 from dlpipe.store import LocalStaging
+from dlpipe.store.behind import BLOCK_BYTES
 from dlpipe.store.staging import VOUCH_BYTES
 from tests.parts import URL, begun, claim, facts, file_of
 from tests.world import some_bytes, staged
@@ -29,6 +30,7 @@ import sys
 from pathlib import Path
 from dlpipe.core.remote import RemoteFacts
 from dlpipe.store import LocalStaging
+from dlpipe.store.behind import BLOCK_BYTES
 root, url, job, fence = sys.argv[1:]
 with LocalStaging(Path(root)).claim("t", url, job, int(fence)) as part:
     part.begin(RemoteFacts(200, "u", etag='"v"'))
@@ -140,6 +142,99 @@ def test_an_overtaken_holder_cannot_come_back(staging: Staging) -> None:
                 pass
     with pytest.raises(LeaseLost), claim(staging, fence=4):  # nor after the next one has let go
         pass
+
+
+# ── a look, and one hand ──────────────────────────────────────────────────────────────────────────
+
+
+def test_a_look_at_what_is_not_there_makes_nothing(staging: Staging, tmp_path: Path) -> None:
+    assert staging.held("t", URL, "job", 1) is None
+    assert not (tmp_path / ".staging").exists()
+
+
+def test_a_look_finds_what_a_claim_would_and_is_refused_like_one(staging: Staging) -> None:
+    with claim(staging, "one", 3) as part:
+        part.begin(facts(9))
+        part.write(b"held")
+        part.flush()
+        with pytest.raises(Postponed) as busy:
+            staging.held("t", URL, "two", 9)
+        assert busy.value.code == "part_busy"
+        with pytest.raises(LeaseLost):
+            staging.held("t", URL, "one", 2)
+    found = staging.held("t", URL, "one", 4)
+    assert found is not None
+    assert (found.good, found.total, found.etag) == (4, 9, '"v"')
+
+
+def test_who_goes_on_has_the_part_as_it_is_and_is_overtaken_as_ever(staging: Staging) -> None:
+    with claim(staging, "job", 1) as part:
+        part.begin(facts(3))
+        part.write(b"abc")
+        digest, size, _ = part.finish()
+        part.go_on(2)
+        assert part.is_as_hashed(digest, size) or part.sha256 == digest
+        with claim(staging, "job", 3):
+            pass
+        with pytest.raises(LeaseLost):
+            part.go_on(4)
+
+
+def test_who_has_gone_on_is_not_overtaken_by_an_earlier_holder(staging: Staging) -> None:
+    with claim(staging, "job", 5) as part:
+        part.go_on(6)
+        part.begin(facts(3))
+        part.write(b"abc")
+        part.flush()  # from now on it is on record
+        with pytest.raises(LeaseLost), claim(staging, "job", 6):
+            pass
+
+
+def test_a_file_that_this_claim_made_and_left_empty_is_not_made_again(staging: Staging, tmp_path: Path) -> None:
+    with claim(staging) as part:
+        made = os.fstat(part.fileno()).st_ino
+        part.begin(facts(3))
+        assert os.fstat(part.fileno()).st_ino == made
+        part.write(b"abc")
+        part.begin(facts(3))  # a writer that was stopped may have the old one
+        assert os.fstat(part.fileno()).st_ino != made
+        part.put(5, b"ahead")
+        again = os.fstat(part.fileno()).st_ino
+        part.begin(facts(3))
+        assert os.fstat(part.fileno()).st_ino != again
+
+
+def test_what_a_killed_claim_left_empty_is_replaced(staging: Staging, tmp_path: Path) -> None:
+    (tmp_path / ".staging" / "t").mkdir(parents=True)
+    with claim(staging) as part:
+        name = Path(part.path)
+    name.touch(0o600)
+    left = name.stat().st_ino
+    with claim(staging) as part:
+        assert os.fstat(part.fileno()).st_ino == left
+        part.begin(facts(3))
+        assert os.fstat(part.fileno()).st_ino != left
+
+
+def test_what_fits_into_one_block_is_hashed_without_a_thread(staging: Staging) -> None:
+    def take(size: int) -> int:
+        data, most = some_bytes(size), threading.active_count()
+        with claim(staging) as part:
+            part.begin(facts(size))
+            for at in range(0, size, BLOCK_BYTES):
+                piece = data[at : at + BLOCK_BYTES]
+                part.buffer()[: len(piece)] = piece
+                part.write(part.buffer()[: len(piece)])
+                part.buffer()
+                most = max(most, threading.active_count())
+            assert part.finish()[0] == hashlib.sha256(data).hexdigest()
+            part.remove()
+        return most
+
+    idle = threading.active_count()
+    assert take(BLOCK_BYTES - 1) == idle
+    assert take(2 * BLOCK_BYTES + 1) == idle + 1
+    assert take(100) == idle
 
 
 # ── the disk ──────────────────────────────────────────────────────────────────────────────────────

@@ -192,3 +192,54 @@ def test_while_redis_is_away_each_process_goes_by_what_it_saw_itself() -> None:
     rig.now_s += POLICY.breaker_open_s
     rig.ask(200)
     assert not rig.is_open()
+
+
+class Asked:
+    """Circuits that count how often they are asked, and say what they are told to."""
+
+    def __init__(self) -> None:
+        self.says: Pass | Shut = Pass()
+        self.times = 0
+
+    def enter(self, host: str, token: str) -> Pass | Shut:
+        self.times += 1
+        return self.says
+
+    def succeeded(self, host: str, token: str) -> None: ...
+    def failed(self, host: str, token: str) -> None: ...
+    def undecided(self, host: str, token: str) -> None: ...
+
+
+def test_a_closed_circuit_is_believed_for_a_moment() -> None:
+    shared = Asked()
+    rig = Rig(shared)
+    for _ in range(3):
+        rig.ask()
+    assert shared.times == 1
+    rig.ask(host="b.example")
+    assert shared.times == 2
+    shared.says = Shut(5.0)  # others have found out
+    rig.now_s += 0.2
+    assert not rig.is_open()
+    rig.now_s += 0.1
+    assert rig.is_open()
+    assert rig.is_open()  # that it is open is never remembered
+
+
+def test_after_a_failure_the_circuit_is_asked_about_again() -> None:
+    shared = Asked()
+    rig = Rig(shared)
+    rig.ask()
+    rig.ask(503)
+    rig.ask()
+    assert shared.times == 2
+
+
+@pytest.mark.parametrize("says", [Pass(clean=False), Pass(clean=False, probe=True)])
+def test_a_circuit_with_anything_on_record_is_asked_about_each_time(says: Pass) -> None:
+    shared = Asked()
+    shared.says = says
+    rig = Rig(shared)
+    rig.ask()
+    rig.ask()
+    assert shared.times == 2

@@ -173,3 +173,24 @@ def test_figures_and_decision_are_in_the_manifest(world: World) -> None:
         "floor_bytes": MIB,
         "margin_percent": 150,
     }
+
+
+def test_room_that_is_promised_already_is_not_asked_for_again(
+    world: World, volume: Volume, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    room = volume.room
+
+    def counted(tenant: str, url: str) -> Room:
+        asked.append(url)
+        return room(tenant, url)
+
+    monkeypatch.setattr(volume, "room", counted)
+    world.source.put(URL, b"small")
+    assert world.state(world.fetch(URL)) is State.DEDUPED
+    assert len(asked) == 1
+    asked.clear()
+    other = f"{URL}?unknown"
+    world.source.put(other, b"small too", head=False)  # what HEAD does not tell is asked for with the answer
+    assert world.state(world.fetch(other)) is State.DEDUPED
+    assert len(asked) == 2

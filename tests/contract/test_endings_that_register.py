@@ -1,0 +1,132 @@
+"""An ending with which a new file is registered: all of it if its bytes are the first, else nothing (ADR 43)."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+
+import pytest
+import sqlalchemy as sa
+
+from dlpipe.core.ports import Ending, Registration
+from dlpipe.core.states import State
+from dlpipe.db import SqlDatabase
+from tests.contract.test_endings import alone, claim, ending, now_are, rows
+from tests.contract.test_register import BLOB, FACTS, SCOPE, SHA, URL, A, B, record, uuid
+from tests.ledgers import Bench, everything
+from tests.postgres import Postgres
+from tests.servers import wait_until
+
+HAND = ("finalize", ("index", "dedupe"), "")
+MEASURED = {**FACTS, "dedupe_action": "download"}
+
+
+def registering(bench: Bench) -> Ending:
+    job, op = claim(bench, "finalize")
+    new = Registration(record(job.job_id), SCOPE, URL, BLOB, MEASURED)
+    return replace(ending(job, op, HAND), registers=new)
+
+
+def test_it_leaves_the_rows_of_the_ending_and_of_the_registration(bench: Bench) -> None:
+    one = registering(bench)
+    assert one.registers is not None
+    with bench.database.write() as unit:
+        assert unit.endings.end(replace(one, registers=None))
+        unit.registry.register(one.registers)
+        wanted = rows(unit._connection)
+        unit.rollback()
+    assert alone(bench.database, one)
+    assert now_are(bench) == wanted
+    assert bench.row(one.job.job_id)["state"] == State.DEDUPED.value
+
+
+@pytest.mark.parametrize("pointer", [A, B])
+def test_bytes_that_somebody_has_already_change_nothing(bench: Bench, pointer: str) -> None:
+    one, other = registering(bench), bench.job()
+    with bench.database.write() as unit:
+        unit.registry.add_copy(SCOPE, SHA, pointer, 7, other)
+    before = everything(bench.database)
+    assert not alone(bench.database, one)
+    assert everything(bench.database) == before
+    with bench.database.write() as unit:  # and the claim is still ours, to be ended in another way
+        assert unit.endings.end(replace(one, registers=None))
+
+
+def test_the_same_bytes_in_another_scope_are_no_hindrance(bench: Bench) -> None:
+    one, other = registering(bench), bench.job()
+    with bench.database.write() as unit:
+        unit.registry.add_copy("elsewhere", SHA, B, 7, other)
+    assert alone(bench.database, one)
+
+
+def test_a_claim_that_was_overtaken_registers_nothing(bench: Bench) -> None:
+    one = registering(bench)
+    bench.set(one.job.job_id, fence=one.job.fence + 1)
+    before = everything(bench.database)
+    assert not alone(bench.database, one)
+    assert everything(bench.database) == before
+
+
+def test_of_several_that_have_the_same_bytes_at_the_same_moment_one_is_first(bench: Bench) -> None:
+    found = [registering(bench) for _ in range(4)]
+    together, first = threading.Barrier(len(found)), []
+
+    def end(number: int, one: Ending) -> None:
+        assert one.registers is not None
+        mine = replace(one.registers, record=replace(one.registers.record, artifact_uuid=uuid(10 + number)))
+        together.wait()
+        if alone(bench.database, replace(one, registers=mine)):
+            first.append(one.job.job_id)
+
+    threads = [threading.Thread(target=end, args=each) for each in enumerate(found)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(first) == 1
+    states = {one.job.job_id: bench.row(one.job.job_id)["state"] for one in found}
+    assert [job_id for job_id, state in states.items() if state == State.DEDUPED.value] == first
+    with bench.database.read() as unit:
+        copy = unit.registry.first_copy(SCOPE, SHA)
+    assert copy is not None
+    assert copy.job_id == first[0]
+
+
+# ── on PostgreSQL: somebody else is about to register them ────────────────────────────────────────
+
+
+@pytest.mark.parametrize("commits", [True, False], ids=["he does", "he does not"])
+def test_it_waits_for_who_registers_them_at_this_moment(
+    postgres: Postgres, postgres_template: str, commits: bool
+) -> None:
+    database = SqlDatabase(postgres.create_database(postgres_template))
+    bench = Bench(database)
+    one, other = registering(bench), bench.job()
+    told: list[bool] = []
+    thread = threading.Thread(target=lambda: told.append(alone(database, one)))
+    before = everything(database)
+    with database.write() as unit:
+        unit.registry.add_copy(SCOPE, SHA, B, 7, other)
+        thread.start()
+        wait_until(lambda: _waits(database) or told != [], "the ending to wait, or to be through")
+        assert told == []
+        if not commits:
+            unit.rollback()
+    thread.join(30)
+    assert told == [not commits]
+    if commits:
+        after = everything(database)
+        assert {name: found for name, found in after.items() if name != "hash_index"} == {
+            name: found for name, found in before.items() if name != "hash_index"
+        }
+    database.close()
+
+
+def _waits(database: SqlDatabase) -> bool:
+    with database.engine.connect() as connection:
+        found = connection.scalar(
+            sa.text(
+                "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+            )
+        )
+    return bool(found)
