@@ -17,6 +17,8 @@ class Mutant:
 
 
 _RUNNER = "dlpipe/pipeline/runner.py"
+_ENDING = "dlpipe/pipeline/ending.py"
+_SQL_ENDINGS = "dlpipe/db/endings.py"
 _LOCAL = "dlpipe/store/local.py"
 _LINKS = "dlpipe/store/links.py"
 _IMPRINT = "dlpipe/store/imprint.py"
@@ -30,6 +32,8 @@ _LOCK = "dlpipe/lease/lock.py"
 _CRASH = "tests/crash/test_crash_points.py"
 _ORDER = "tests/integration/test_power_cut_order.py"
 _OVERTAKEN = "tests/contract/test_overtaken.py"
+_ENDINGS = "tests/contract/test_endings.py"
+_IN_HAND = "tests/unit/pipeline/test_in_hand.py"
 _WISHES = "dlpipe/db/wishes.py"
 _FOREIGN = "tests/contract/test_foreign_tenants.py"
 
@@ -66,8 +70,7 @@ MUTANTS = (
     ),
     Mutant(
         "finish-without-fence", "a late worker's result is recorded", _LEDGER,
-        ".where(_O.op_key == _KEY, _O.fence == _FENCE)\n    .values(\n        # An op",
-        ".where(_O.op_key == _KEY)\n    .values(\n        # An op",
+        ".where(_O.op_key == key, _O.fence == fence)", ".where(_O.op_key == key)",
         ("tests/contract/test_ledger.py",),
     ),
     Mutant(
@@ -111,22 +114,12 @@ MUTANTS = (
     # ── the ledger ──
     Mutant(
         "state-before-effect", "FINALIZED is entered before the file has its name", _RUNNER,
-        """        result = (stage.probe(work) if work.op.seen else None) or stage.perform(work)
-        crash_point(f"{stage_name}.performed")
-        work.lease.check_held()
-""",
-        """        if stage_name == "finalize":
+        "        result = (stage.probe(work) if work.op.seen else None) or stage.perform(work)\n",
+        """        if row.name == "finalize":
             with deps.database.write() as unit:
-                unit.jobs.advance(job, flow.stage(stage_name), State.FINALIZED)
-            crash_point(f"{stage_name}.before_link")
-            stage_name = "finalized"
+                unit.jobs.advance(work.job, row, State.FINALIZED)
+            crash_point("finalize.before_link")
         result = (stage.probe(work) if work.op.seen else None) or stage.perform(work)
-        crash_point(f"{stage_name}.performed")
-        if stage_name == "finalized":
-            with deps.database.write() as unit:
-                unit.ledger.finish(work.op, result, "ok")
-            return Done(State.FINALIZED)
-        work.lease.check_held()
 """,
         (f"{_CRASH}::test_whoever_is_killed_the_job_ends_once", "-k", "finalize.before_link and sqlite"),
     ),
@@ -154,18 +147,110 @@ MUTANTS = (
         'return {"url": job.canonical_url}', ("tests/unit/pipeline",),
     ),
     Mutant(
-        "record-in-two-transactions", "the state is on record, and the result is not", _RUNNER,
-        '            unit.ledger.finish(work.op, result, "ok")\n            crash_point(f"{stage_name}.recording")\n'
-        "            return state\n\n        done = Done(settle(deps.database, record), node=job.node)\n",
-        "            return state\n\n        def finish(unit: Unit) -> None:\n"
-        '            unit.ledger.finish(work.op, result, "ok")\n            crash_point(f"{stage_name}.recording")\n\n'
-        "        done = Done(settle(deps.database, record), node=job.node)\n        settle(deps.database, finish)\n",
+        "record-in-two-transactions", "the state is on record, and the result is not", _ENDING,
+        '        crash_point(f"{row.name}.recording")\n        ended, found = hand.ending(), hand\n',
+        "        ended, found = hand.ending(), hand\n"
+        "        settle(deps.database, lambda unit: unit.jobs.advance(ended.job, ended.stage, ended.entered))\n"
+        '        crash_point(f"{row.name}.recording")\n',
         (_CRASH, "-k", "recording and sqlite"),
     ),
     Mutant(
         "second-result-replaces-first", "an op that is finished takes another result", _LEDGER,
-        "result_json=sa.func.coalesce(_O.result_json, _RESULT),",
-        "result_json=_RESULT,", ("tests/contract/test_ledger.py",),
+        "result_json=sa.func.coalesce(_O.result_json, result),",
+        "result_json=result,", ("tests/contract/test_ledger.py",),
+    ),
+    # ── in one hand ──
+    Mutant(
+        "ending-without-fence", "an overtaken holder ends its claim, and claims onward", _GUARDS,
+        "        _T.fence == MY_FENCE,\n        # Whoever", "        # Whoever",
+        (_ENDINGS, "-k", "is_over and sqlite"),
+    ),
+    Mutant(
+        "ending-of-a-claim-given-back", "a claim that was handed back is ended all the same", _GUARDS,
+        "        _T.lease_owner.is_not(None),\n        _T.due_at", "        _T.due_at",
+        (_ENDINGS, "-k", "is_over and free and sqlite"),
+    ),
+    Mutant(
+        "ending-without-its-op", "an op that somebody else has by now ends with our claim, in one statement",
+        _SQL_ENDINGS, "moved = _moved(path, onward).where(held).returning", "moved = _moved(path, onward).returning",
+        (_ENDINGS, "-k", "is_over and take_op and postgresql"),
+    ),
+    Mutant(
+        "ending-without-its-op-stepwise", "an op that somebody else has by now ends with our claim, step by step",
+        _SQL_ENDINGS, "if finished(self._connection, values).rowcount == 0:", "finished(self._connection, values)\n        if False:",
+        (_ENDINGS, "-k", "is_over and take_op and sqlite"),
+    ),
+    Mutant(
+        "paused-job-claimed-onward", "a paused job is gone on with", _SQL_ENDINGS,
+        "        moved = moved.where(_T.paused_at.is_(None))\n", "", (_ENDINGS, "-k", "paused and sqlite"),
+    ),
+    Mutant(
+        "onward-under-the-same-fence", "a claim that is made with an end shares its fence", _SQL_ENDINGS,
+        'values |= {"fence": _T.fence + 1, "state"', 'values |= {"state"', (_ENDINGS, "-k", "sqlite"),
+    ),
+    Mutant(
+        "lost-answer-not-looked-for", "an ending that got through is told as lost", _SQL_ENDINGS,
+        "again._is_written(ending) or _stands(connection, ending)", "again._is_written(ending)",
+        (_ENDINGS, "-k", "answer_is_lost"),
+    ),
+    Mutant(
+        "look-forgets-the-op", "a stream that was handed back looks like one that is recorded", _SQL_ENDINGS,
+        "        .where(_O.state == op_state)\n", "", (_ENDINGS, "-k", "handed and stream"),
+    ),
+    Mutant(
+        "written-behind-the-look", "an ending is told as recorded, and undone", _SQL_ENDINGS,
+        "            return again._may_not(ending)", "            return again.end(ending)",
+        (_ENDINGS, "-k", "possible_again"),
+    ),
+    Mutant(
+        "handed-back-by-fence-alone", "who guesses a fence gives back somebody else's claim", _JOBS,
+        ".where(_T.lease_owner == _MY_TOKEN).values(**IDLE",
+        '.where(sa.func.coalesce(_MY_TOKEN, "").is_not(None)).values(**IDLE', (_ENDINGS, "-k", "handed_back and sqlite"),
+    ),
+    Mutant(
+        "guessed-fence-not-given-back", "a claim onward of which nobody heard is held until it runs out", _RUNNER,
+        "deps.unreturned.extend((work.job, replace(work.job, fence=work.job.fence + 1)))",
+        "deps.unreturned.append(work.job)", (_IN_HAND, "-k", "nobody_heard"),
+    ),
+    Mutant(
+        "moved-fence-counts-as-overtaken", "a beat takes the lease from a holder that has claimed onward",
+        "dlpipe/lease/heartbeat.py", " and lease.fence == claims[lease.token][1]", "",
+        ("tests/unit/lease/test_heartbeat.py",),
+    ),
+    Mutant(
+        "goes-on-without-leave", "a lease that is lost, or whose process is to end, may be gone on under",
+        "dlpipe/lease/held.py", "return not (self._ending or self._last() or self.is_lost())", "return True",
+        ("tests/unit/lease/test_heartbeat.py",),
+    ),
+    Mutant(
+        "goes-on-unasked", "a process that is to end begins with the next stage", _ENDING,
+        "work.op.prior is None and work.lease.may_go_on()", "work.op.prior is None",
+        (_IN_HAND, "-k", "process_that_is_to_end"),
+    ),
+    Mutant(
+        "known-op-claimed-onward", "an op that somebody has begun is started as if nobody had", _ENDING,
+        "        if results.knows(op_key):\n            return None", "        if False:\n            return None",
+        (_IN_HAND, "-k", "refresh or replay"),
+    ),
+    Mutant(
+        "joined-failure-fails-the-front", "what fails behind a stage takes its result away", _ENDING,
+        "        except Exception:\n            return None  # it", "        except ZeroDivisionError:\n            return None  # it",
+        (_IN_HAND, "-k", "joined"),
+    ),
+    Mutant(
+        "another-step-taken", "a step of another job or run is carried out as if it were this one's", "dlpipe/hand.py",
+        'list(step["args"]) != [job_id, run] or ', "", ("tests/unit/test_hand.py",),
+    ),
+    Mutant(
+        "another-queue-s-step-taken", "a worker does what is for the workers of another queue", "dlpipe/hand.py",
+        'if not _is_taken_here(app, str(step["task"]), step["options"].get("queue")):', "if False:",
+        ("tests/unit/test_hand.py",),
+    ),
+    Mutant(
+        "registered-the-other-way-round", "a registration and a backfill block each other", "dlpipe/db/registry.py",
+        "return Ready(sa.select(added.c.artifact_uuid).add_cte(*parts))",
+        "return Ready(sa.select(added.c.artifact_uuid).add_cte(*parts[::-1]))",
+        ("tests/contract/test_register.py", "-k", "order"),
     ),
     # ── the row ──
     Mutant(
