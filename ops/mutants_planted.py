@@ -177,7 +177,8 @@ MUTANTS = (
     ),
     Mutant(
         "ending-without-its-op-stepwise", "an op that somebody else has by now ends with our claim, step by step",
-        _SQL_ENDINGS, "if finished(self._connection, values).rowcount == 0:", "finished(self._connection, values)\n        if False:",
+        _SQL_ENDINGS, "if finished(self._connection, values).rowcount == 0:",
+        "finished(self._connection, values)\n        if False:",
         (_ENDINGS, "-k", "is_over and take_op and sqlite"),
     ),
     Mutant(
@@ -205,7 +206,8 @@ MUTANTS = (
     Mutant(
         "handed-back-by-fence-alone", "who guesses a fence gives back somebody else's claim", _JOBS,
         ".where(_T.lease_owner == _MY_TOKEN).values(**IDLE",
-        '.where(sa.func.coalesce(_MY_TOKEN, "").is_not(None)).values(**IDLE', (_ENDINGS, "-k", "handed_back and sqlite"),
+        '.where(sa.func.coalesce(_MY_TOKEN, "").is_not(None)).values(**IDLE',
+        (_ENDINGS, "-k", "handed_back and sqlite"),
     ),
     Mutant(
         "guessed-fence-not-given-back", "a claim onward of which nobody heard is held until it runs out", _RUNNER,
@@ -234,7 +236,8 @@ MUTANTS = (
     ),
     Mutant(
         "joined-failure-fails-the-front", "what fails behind a stage takes its result away", _ENDING,
-        "        except Exception:\n            return None  # it", "        except ZeroDivisionError:\n            return None  # it",
+        "        except Exception:\n            return None  # it",
+        "        except ZeroDivisionError:\n            return None  # it",
         (_IN_HAND, "-k", "joined"),
     ),
     Mutant(
