@@ -307,9 +307,6 @@ KINDS = (
     Kind("in-hand", "a URL that nobody knows, in one hand", stages=("head",), in_hand=True),
     Kind("twin-in-hand", "the same bytes are there from another URL, in one hand", _has_twin, ("head",),
          in_hand=True, action="hardlink"),
-    Kind("resumed-in-hand", "the run before broke off, and the next one is in one hand", _cut, ("head",), in_hand=True),
-    Kind("replayed-in-hand", "done, and done again from the stored file in one hand", _to_replay, ("head",), page=None,
-         in_hand=True),
     Kind("remaining-in-hand", "the file is in its place, the rest is done in one hand", _waits_at_index, ("index",),
          in_hand=True),
 )  # fmt: skip

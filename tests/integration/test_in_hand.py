@@ -83,11 +83,11 @@ def test_who_watches_a_worker_sees_every_stage(fleet: Fleet, web: WebServer, poo
         watching = threading.Event()
 
         def watch() -> None:
-            with receiver.consumer_context():
+            with receiver.consumer_context() as (line, _, _):
                 watching.set()
                 while not done.is_set():
                     try:
-                        connection.drain_events(timeout=0.5)
+                        line.drain_events(timeout=0.5)
                     except TimeoutError:
                         continue
 
@@ -105,7 +105,7 @@ def test_who_watches_a_worker_sees_every_stage(fleet: Fleet, web: WebServer, poo
             ended = Counter(names.get(event["uuid"]) for event in list(seen) if event["type"] == "task-succeeded")
             return all(ended[f"dlpipe.{name}"] == 2 for name in NAMES)
 
-        fleet.until(all_told, "every stage of both jobs to be told", worker)
+        fleet.until(all_told, "every stage of both jobs to be told", worker, within_s=30)
         done.set()
         thread.join(10)
     disconnect(app)
