@@ -9,6 +9,7 @@ import ssl
 import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from celery.app.defaults import DEFAULTS
 from kombu.exceptions import BatchPublishError, ChannelError, OperationalError  # type: ignore[attr-defined]
 
 from dlpipe import defaults, wiring
+from dlpipe.copies import Copies
 from dlpipe.core import flow
 from dlpipe.core.errors import BrokerUnavailable, Misconfigured
 from dlpipe.core.ports import Hint, Queued
@@ -82,18 +84,23 @@ class CeleryPublisher:
     def publish(self, hints: Sequence[Hint]) -> None:
         # One push of what Redis is sent; other brokers get each at once.
         with self._producer() as producer, producer.batch():
+            copies = Copies(self._app, producer)
             for hint in hints:
-                self._send_first(hint, producer)
+                self._send_first(hint, copies)
 
-    def _send_first(self, hint: Hint, producer: Any) -> None:
+    def _send_first(self, hint: Hint, copies: Copies) -> None:
+        if hint.stages:
+            kind = (hint.node, *[row.name for row in hint.stages])
+            copies.send(kind, (hint.job_id, hint.run), partial(self._make_first, hint))
+
+    def _make_first(self, hint: Hint, producer: Any) -> None:
         """As a chain sends its first step, only together with others; the last of `chain` is the next."""
         args = (hint.job_id, hint.run)
         steps = [
             self._app.signature(f"dlpipe.{row.name}", args=args, immutable=True, **self._way(row, hint.node))
             for row in hint.stages
         ]
-        if steps:
-            steps[0].apply_async(producer=producer, chain=steps[:0:-1], retry=False, confirm_timeout=CONFIRM_S)
+        steps[0].apply_async(producer=producer, chain=steps[:0:-1], retry=False, confirm_timeout=CONFIRM_S)
 
     def steer(self, steps: Sequence[dict[str, Any]], node: str | None) -> None:
         """Let those of a chain's further steps that work on the part go to the node where it is."""
