@@ -14,6 +14,7 @@ from uuid import UUID
 
 KEY_VERSION = 1
 _NAMESPACE = UUID("6f1c8c0e-3d0b-5b7e-9a55-6d1b1f4b8f10")
+_NAMESPACE_BYTES = _NAMESPACE.bytes
 
 Scalar = str | int | bool | None
 
@@ -40,16 +41,13 @@ def _key(kind: str, fields: Mapping[str, Scalar]) -> str:
 
 
 def job_key(tenant: str, project: str, work_id: str, artifact_id: str, canonical_url: str) -> str:
-    return _key(
-        "artifact_job",
-        {
-            "tenant": tenant,
-            "project": project,
-            "work_id": work_id,
-            "artifact_id": artifact_id,
-            "canonical_url": canonical_url,
-        },
+    # As `_key` spells it, in whose order its fields are: one is made for each request of a plan.
+    body = (
+        f'{{"artifact_id":{encode_basestring(artifact_id)},"canonical_url":{encode_basestring(canonical_url)}'
+        f',"kind":"artifact_job","project":{encode_basestring(project)},"tenant":{encode_basestring(tenant)}'
+        f',"v":{KEY_VERSION},"work_id":{encode_basestring(work_id)}}}'
     )
+    return hashlib.sha256(body.encode()).hexdigest()
 
 
 def job_id(key: str) -> str:
@@ -74,8 +72,9 @@ def artifact_uuid(index_op_key: str) -> str:
 
 def _uuid5(name: str) -> str:
     """`str(uuid.uuid5(_NAMESPACE, name))`, without an object for each of its steps."""
-    made = bytearray(hashlib.sha1(_NAMESPACE.bytes + name.encode(), usedforsecurity=False).digest()[:16])
-    made[6] = made[6] & 0x0F | 0x50  # RFC 9562, section 5.5: the version,
-    made[8] = made[8] & 0x3F | 0x80  # and the variant
-    text = made.hex()
-    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+    text = hashlib.sha1(_NAMESPACE_BYTES + name.encode(), usedforsecurity=False).hexdigest()
+    # RFC 9562, section 5.5: the version, and the variant.
+    return f"{text[:8]}-{text[8:12]}-5{text[13:16]}-{_VARIANT[text[16]]}{text[17:20]}-{text[20:32]}"
+
+
+_VARIANT = {digit: "89ab"[int(digit, 16) % 4] for digit in "0123456789abcdef"}

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
+from functools import lru_cache
 from typing import Any
 
 from dlpipe.core import keys
@@ -82,7 +83,7 @@ def job_spec(
 
     Without a work id the work is the URL itself; without an artifact id it is the only file of its work.
     """
-    scope = Scope(_text("tenant", tenant_id), _text("project", project_id))
+    scope = _scope(_text("tenant", tenant_id), _text("project", project_id))
     planned = plan_url(_text("url", url, limit=None), parse)
     work = _name("work_id", work_id if work_id is not None else default_work_id(planned))
     artifact = _name("artifact_id", artifact_id if artifact_id is not None else "file")
@@ -127,6 +128,10 @@ def job_spec(
         not_before=_moment(not_before),
         request_id=None if request_id is None else _name("request_id", request_id, limit=128),
     )
+
+
+# Most requests are of one tenant.
+_scope = lru_cache(maxsize=256)(Scope)
 
 
 def default_work_id(url: PlannedUrl) -> str:

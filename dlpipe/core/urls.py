@@ -13,6 +13,7 @@ from urllib.parse import unquote
 from dlpipe.core.errors import InvalidInput
 
 MAX_URL_LENGTH = 8_192
+_PORTS = {"http": 80, "https": 443}
 _CONTROL = re.compile(r"[\x00-\x20\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 _ESCAPE = re.compile(r"(?<!%)(?<!%[0-9A-Fa-f])%([0-9A-Fa-f]{2})")
 """An escape that does not follow a stray percent sign: decoded, it would make a new escape with that."""
@@ -77,7 +78,7 @@ def plan_url(raw: str, parse: ParseUrl) -> PlannedUrl:
         raise InvalidInput(
             "the URL cannot be parsed", code="url_invalid", hint="Give a full address: https://host/path."
         )
-    if parsed.scheme not in ("http", "https"):
+    if parsed.scheme not in _PORTS:
         raise InvalidInput(
             f"the scheme {parsed.scheme!r} is not supported",
             code="url_scheme",
@@ -94,7 +95,7 @@ def plan_url(raw: str, parse: ParseUrl) -> PlannedUrl:
     query = "" if parsed.query is None else "?" + _normal_escapes(parsed.query)
     authority = parsed.host if parsed.port is None else f"{parsed.host}:{parsed.port}"
     canonical = f"{parsed.scheme}://{authority}{_normal_escapes(parsed.path) or '/'}{query}"
-    port = parsed.port if parsed.port is not None else {"http": 80, "https": 443}[parsed.scheme]
+    port = parsed.port if parsed.port is not None else _PORTS[parsed.scheme]
     return PlannedUrl(canonical, text.partition("#")[0], parsed.host, port)
 
 

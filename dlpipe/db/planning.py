@@ -39,26 +39,40 @@ def plan_if_absent(connection: sa.Connection, specs: Sequence[JobSpec]) -> list[
 
 def _plan_batch(connection: sa.Connection, specs: Sequence[JobSpec]) -> list[PlanAnswer]:
     unique = {spec.job_id: spec for spec in specs}
-    dialect = connection.dialect
-    add_jobs, add_details = _bulk(dialect.name)
-    at = {"at": connection.scalar(_NOW)}
-    created: set[str] = set()
-    for rows in _documents(_job_row(spec) for spec in unique.values()):
-        created.update(connection.scalars(add_jobs, {"rows": rows, **at}))
-    for rows in _documents(_detail_row(spec, dialect) for spec in unique.values() if spec.job_id in created):
-        connection.execute(add_details, {"rows": rows, **at})
-    known = _known(connection, [spec.job_key for spec in unique.values() if spec.job_id not in created])
+    there = _add(connection, unique)
+    known = _known(connection, [unique[job_id].job_key for job_id in there])
     answers = []
     for spec in specs:
-        if spec.job_id in created:
-            answers.append(PlanAnswer(spec.job_id, "created", Status.PENDING, State.PLANNED))
-            known[spec.job_key] = PlanAnswer(spec.job_id, "known", Status.PENDING, State.PLANNED)
-            created.discard(spec.job_id)  # the same spec twice in one call is created once
+        job_id = spec.job_id
+        if job_id in unique and job_id not in there:
+            answers.append(PlanAnswer(job_id, "created", Status.PENDING, State.PLANNED))
+            del unique[job_id]  # the same spec twice in one call is created once
+        elif job_id not in there:
+            answers.append(PlanAnswer(job_id, "known", Status.PENDING, State.PLANNED))
         elif spec.job_key in known:
             answers.append(known[spec.job_key])
         else:
-            raise LedgerUnavailable(f"job {spec.job_id} was neither inserted nor found")
+            raise LedgerUnavailable(f"job {job_id} was neither inserted nor found")
     return answers
+
+
+def _add(connection: sa.Connection, unique: Mapping[str, JobSpec]) -> set[str]:
+    """Insert those whose keys no row has; answer the ids of the others."""
+    dialect = connection.dialect
+    rows = _documents(_row(spec, dialect) for spec in unique.values())
+    there: set[str] = set()
+    if dialect.name == "postgresql":
+        for document in rows:
+            there.update(connection.scalars(_both(), {"rows": document}))
+        return there
+    add_jobs, add_details = _one_by_one(dialect.name)
+    at = connection.scalar(sa.select(now()))
+    created: set[str] = set()
+    for document in rows:
+        created.update(connection.scalars(add_jobs, {"rows": document, "at": at}))
+    for document in _documents(_row(spec, dialect) for job_id, spec in unique.items() if job_id in created):
+        connection.execute(add_details, {"rows": document, "at": at})
+    return unique.keys() - created
 
 
 # ── many rows in one statement ────────────────────────────────────────────────────────────────────
@@ -66,28 +80,28 @@ def _plan_batch(connection: sa.Connection, specs: Sequence[JobSpec]) -> list[Pla
 # A batch goes in as one JSON document: a statement of thousands of values takes longer to spell and to read than its
 # rows take to insert, and each size of batch would be another statement.
 
-_NOW = sa.select(now())
-_JOB_NAMES = ("job_id", "tenant_id", "project_id", "idempotency_key", "request_id")
+_SHARED = ("job_id", "tenant_id")
+_JOB_NAMES = ("project_id", "idempotency_key", "request_id")
 _DETAIL_NAMES = (
-    "job_id", "tenant_id", "work_id", "artifact_id", "canonical_url", "request_url", "host", "due_at", "priority",
-    "ext", "expected_sha256", "expected_media_type", "max_bytes", "mirrors", "part",
+    "work_id", "artifact_id", "canonical_url", "request_url", "host", "due_at", "priority", "ext", "expected_sha256",
+    "expected_media_type", "max_bytes", "mirrors", "part",
 )  # fmt: skip
+_NAMES = (*_SHARED, *_JOB_NAMES, *_DETAIL_NAMES)
 
 
-def _job_row(spec: JobSpec) -> tuple[Any, ...]:
-    return spec.job_id, spec.scope.tenant_id, spec.scope.project_id, spec.job_key, spec.request_id
-
-
-def _detail_row(spec: JobSpec, dialect: Dialect) -> tuple[Any, ...]:
-    tenant, url = spec.scope.tenant_id, spec.url
+def _row(spec: JobSpec, dialect: Dialect) -> tuple[Any, ...]:
+    tenant, url, due_at = spec.scope.tenant_id, spec.url, spec.not_before
     return (
-        spec.job_id, tenant, spec.work_id, spec.artifact_id, url.canonical, url.request, url.host[:255],
-        _MOMENT.process_bind_param(spec.not_before, dialect), spec.priority, spec.ext, spec.expected_sha256,
-        spec.expected_media_type, spec.max_bytes, list(spec.mirrors) or None, part_slug(tenant, url.canonical),
+        spec.job_id, tenant, spec.scope.project_id, spec.job_key, spec.request_id,
+        spec.work_id, spec.artifact_id, url.canonical, url.request, url.host[:255],
+        None if due_at is None else _MOMENT.process_bind_param(due_at, dialect), spec.priority, spec.ext,
+        spec.expected_sha256, spec.expected_media_type, spec.max_bytes, spec.mirrors or None,
+        part_slug(tenant, url.canonical),
     )  # fmt: skip
 
 
 _MOMENT = Moment()
+_Columns = Mapping[str, sa.ColumnElement[Any]]
 
 
 def _documents(rows: Iterable[tuple[Any, ...]]) -> Iterator[str]:
@@ -118,44 +132,59 @@ _JSON = json.JSONEncoder(default=datetime.isoformat, separators=(",", ":"))
 
 
 @cache
-def _bulk(dialect: str) -> tuple[Any, sa.Insert]:
-    """The two inserts of a batch; the first answers the ids that no row had."""
+def _both() -> sa.Select[Any]:
+    """For PostgreSQL: both rows of each job that is new, in one statement, which answers the ids that a row had."""
+    read = _from_document("postgresql", _NAMES)
+    given = sa.select(*(column.label(name) for name, column in read.items())).cte("given")
+    read = {name: given.c[name] for name in read}
+    moment = sa.select(now().label("at")).cte("moment")
+    at = sa.select(moment.c.at).scalar_subquery()
+    added = _new_jobs("postgresql", read, at).returning(jobs.c.job_id).cte("added")
+    new = given.c.job_id.in_(sa.select(added.c.job_id))
+    return sa.select(given.c.job_id).where(sa.not_(new)).add_cte(_details(read, at, new).cte("detailed"))
+
+
+@cache
+def _one_by_one(dialect: str) -> tuple[Any, sa.Insert]:
+    """The two inserts of a batch, of which the first answers the ids that no row had."""
     at = sa.bindparam("at", type_=Moment)
-    new = _from_document(dialect, jobs, _JOB_NAMES)
-    fixed: dict[str, Any] = {"created_at": at, "updated_at": at}
-    fixed |= {"job_type": sa.literal(JOB_TYPE_ARTIFACT), "status": sa.literal(Status.PENDING.value)}
+    read = _from_document(dialect, _NAMES)
     # SQLite takes ON CONFLICT for a part of the query unless that has a WHERE.
-    add_jobs = ignoring(dialect, jobs).from_select(*_selected(new, fixed, sa.true())).returning(jobs.c.job_id)
-    detail = _from_document(dialect, artifact_jobs, _DETAIL_NAMES)
-    earlier = sa.select(purged_jobs.c.fence).where(purged_jobs.c.job_id == detail["job_id"]).scalar_subquery()
-    detail["due_at"] = sa.func.coalesce(detail["due_at"], at)
+    return _new_jobs(dialect, read, at).returning(jobs.c.job_id), _details(read, at, sa.true())
+
+
+def _new_jobs(dialect: str, read: _Columns, at: sa.ColumnElement[Any]) -> Any:
+    new = {name: read[name] for name in (*_SHARED, *_JOB_NAMES)}
+    new |= {"created_at": at, "updated_at": at}
+    new |= {"job_type": sa.literal(JOB_TYPE_ARTIFACT), "status": sa.literal(Status.PENDING.value)}
+    return ignoring(dialect, jobs).from_select(list(new), sa.select(*new.values()).where(sa.true()))
+
+
+def _details(read: _Columns, at: sa.ColumnElement[Any], where: sa.ColumnElement[bool]) -> sa.Insert:
+    new = {name: read[name] for name in (*_SHARED, *_DETAIL_NAMES)}
+    new["due_at"] = sa.func.coalesce(new["due_at"], at)
+    earlier = sa.select(purged_jobs.c.fence).where(purged_jobs.c.job_id == new["job_id"]).scalar_subquery()
     # Where the fence of a purged job had come to it goes on from, or whoever held it in its earlier life would be taken
     # for a later holder, and its bytes in staging for a later one's.
-    fixed = {"state": sa.literal(State.PLANNED.value), "fence": sa.func.coalesce(earlier, 0)}
-    return add_jobs, sa.insert(artifact_jobs).from_select(*_selected(detail, fixed, sa.true()))
+    new |= {"state": sa.literal(State.PLANNED.value), "fence": sa.func.coalesce(earlier, 0)}
+    return sa.insert(artifact_jobs).from_select(list(new), sa.select(*new.values()).where(where))
 
 
-def _selected(
-    read: Mapping[str, Any], fixed: Mapping[str, Any], where: sa.ColumnElement[bool]
-) -> tuple[list[str], sa.Select[Any]]:
-    columns = {**read, **fixed}
-    return list(columns), sa.select(*columns.values()).where(where)
-
-
-def _from_document(dialect: str, table: sa.Table, names: Sequence[str]) -> dict[str, Any]:
-    """The columns of that table, read by position from each row of the document, in the document's order."""
+def _from_document(dialect: str, names: Sequence[str]) -> dict[str, sa.ColumnElement[Any]]:
+    """The columns of those names, read by position from each row of the document, in the document's order."""
     given = sa.bindparam("rows", type_=sa.Text())
+    columns = {name: jobs.c[name] if name in jobs.c else artifact_jobs.c[name] for name in names}
     if dialect == "sqlite":
         each = sa.func.json_each(given).table_valued("value")
         return {
-            name: sa.type_coerce(sa.func.json_extract(each.c.value, f"$[{at}]"), table.c[name].type)
-            for at, name in enumerate(names)
+            name: sa.type_coerce(sa.func.json_extract(each.c.value, f"$[{at}]"), column.type)
+            for at, (name, column) in enumerate(columns.items())
         }
     each = sa.func.jsonb_array_elements(sa.cast(given, postgresql.JSONB)).table_valued(
         sa.column("value", postgresql.JSONB)
     )
     texts = ((name, each.c.value.op("->>", return_type=sa.Text())(at)) for at, name in enumerate(names))
-    return {name: text if _is_text(table.c[name]) else sa.cast(text, table.c[name].type) for name, text in texts}
+    return {name: text if _is_text(columns[name]) else sa.cast(text, columns[name].type) for name, text in texts}
 
 
 def _is_text(column: sa.Column[Any]) -> bool:

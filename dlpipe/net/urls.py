@@ -7,6 +7,7 @@ disagree about the host are how egress checks are passed by.
 from __future__ import annotations
 
 import hashlib
+import re
 from dataclasses import dataclass, field
 
 import ada_url
@@ -19,7 +20,7 @@ DEFAULT_PORTS = {"http": 80, "https": 443}
 def parse(raw: str) -> ParsedUrl | None:
     """The parts of an absolute URL; None when it is none."""
     try:
-        return _parts(ada_url.URL(raw))
+        return _parts(raw)
     except ValueError:  # also what cannot be encoded as UTF-8
         return None
 
@@ -73,8 +74,23 @@ def join(base: Address, location: str) -> str | None:
         return None
 
 
-def _parts(url: ada_url.URL) -> ParsedUrl:
-    href = url.href  # each further part is a call of its own, so what cannot be there is not asked for
+def _parts(raw: str) -> ParsedUrl:
+    href = ada_url.parse_url(raw, _HREF)["href"]
+    # What the parser wrote is read, and not what it was given: in there each mark stands for one thing only.
+    if (written := _WRITTEN.match(href)) is not None:
+        scheme, host, port, path, query = written.groups()
+        return ParsedUrl(scheme, False, host, int(port) if port else None, path, query)
+    return _asked(ada_url.URL(raw), href)
+
+
+_HREF = ("href",)
+_WRITTEN = re.compile(
+    r"(https?)://(\[[0-9a-f:]+\]|[^\s/?#@:\[\]]+)(?::([0-9]+))?(/[^\s?#]*)(?:\?([^\s#]*))?(?:#\S*)?\Z", re.ASCII
+)
+
+
+def _asked(url: ada_url.URL, href: str) -> ParsedUrl:
+    """By the parser's own answers: each is a call of its own, so what cannot be there is not asked for."""
     return ParsedUrl(
         scheme=href.partition(":")[0],
         has_userinfo="@" in href and bool(url.username or url.password),

@@ -59,7 +59,7 @@ class PlanSummary:
 
 def spec(deps: Deps, fields: Mapping[str, Any]) -> JobSpec:
     """Check one request; InvalidInput says what is wrong with it."""
-    unknown = set(fields) - SPEC_FIELDS - {REFRESH}
+    unknown = fields.keys() - _FIELDS
     if not isinstance(fields.get(REFRESH, False), bool):
         raise InvalidInput(
             "refresh must be true or false", code="refresh_invalid", hint="Correct this field and plan again."
@@ -71,7 +71,9 @@ def spec(deps: Deps, fields: Mapping[str, Any]) -> JobSpec:
             code="fields_invalid",
             hint=f"Known fields: {', '.join(sorted(SPEC_FIELDS | {REFRESH}))}.",
         )
-    made = job_spec(deps.parse_url, **{name: value for name, value in fields.items() if name != REFRESH})
+    if REFRESH in fields:
+        fields = {name: value for name, value in fields.items() if name != REFRESH}
+    made = job_spec(deps.parse_url, **fields)
     if reason := deps.forbidden(made.url.host, made.url.port):
         raise InvalidInput(
             f"requests to {made.url.host} are not allowed: {reason}",
@@ -87,6 +89,7 @@ SPEC_FIELDS = frozenset(
 )
 REFRESH = "refresh"
 """A field of the request, and not of the job: a job that is done, or failed for good, is due again (PLAN-6)."""
+_FIELDS = SPEC_FIELDS | {REFRESH}
 
 
 def plan(deps: Deps, fields: Mapping[str, Any]) -> PlanAnswer:
