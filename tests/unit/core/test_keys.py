@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import subprocess
 import sys
+import uuid
 
 import pytest
 from hypothesis import assume, given
@@ -115,6 +117,18 @@ def test_different_requests_have_different_keys(
     one: tuple[str, str, str, str, str], other: tuple[str, str, str, str, str]
 ) -> None:
     assert (keys.job_key(*one) == keys.job_key(*other)) is (one == other)
+
+
+@given(st.tuples(texts, texts, texts, texts, texts))
+def test_job_keys_are_spelled_in_the_one_way_of_all_keys(parts: tuple[str, str, str, str, str]) -> None:
+    fields = dict(zip(("tenant", "project", "work_id", "artifact_id", "canonical_url"), parts, strict=True))
+    body = keys.canonical_json({**fields, "kind": "artifact_job", "v": keys.KEY_VERSION})
+    assert keys.job_key(*parts) == hashlib.sha256(body).hexdigest()
+
+
+@given(texts)
+def test_ids_are_name_based_uuids(name: str) -> None:
+    assert keys.job_id(name) == str(uuid.uuid5(keys._NAMESPACE, name))
 
 
 @given(texts, texts)

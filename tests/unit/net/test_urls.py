@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ada_url
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -100,6 +101,40 @@ def test_no_text_makes_the_parser_fail_in_another_way_than_by_saying_no(text: st
     urls.parse(text)
     urls.parse(f"https://{text}")
     urls.parse(f"https://example.com/{text}")
+
+
+HOSTS = [
+    "example.com",
+    "EXAMPLE.com.",
+    "münchen.example",
+    "0x7f.1",
+    "[::1]",
+    "[2001:DB8::8:800:200C:417A]",
+    "a_b",
+    "1.2",
+]
+MARKS = st.text(st.sampled_from("/?#@:[]\\%;.&= aü\t"), max_size=8)
+
+
+@pytest.mark.parametrize("scheme", ["http", "HTTPS", "ftp", "file", "ws", "mailto"])
+@given(st.sampled_from(HOSTS) | MARKS, st.sampled_from(["", ":80", ":443", ":8080", ":0", ":"]), MARKS, MARKS)
+def test_what_is_read_from_the_parsers_spelling_is_what_the_parser_answers(
+    scheme: str, host: str, port: str, user: str, rest: str
+) -> None:
+    for raw in (f"{scheme}://{host}{port}/{rest}", f"{scheme}://{user}@{host}{port}{rest}", f"{scheme}:{host}{rest}"):
+        try:
+            asked = ada_url.URL(raw)
+        except ValueError:
+            assert urls.parse(raw) is None
+        else:
+            assert urls.parse(raw) == urls._asked(asked, asked.href)
+
+
+@pytest.mark.parametrize("raw", ["https://example.com:8443/a;b@c:d?e/f?g#h?i", "http://[::1]:8080/?", "http://1.2"])
+def test_usual_addresses_cost_one_answer_of_the_parser(raw: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = urls._asked(ada_url.URL(raw), ada_url.URL(raw).href)
+    monkeypatch.setattr(urls, "_asked", None)
+    assert urls.parse(raw) == expected
 
 
 SIGNED = frozenset({"x-amz-signature", "expires"})
