@@ -21,7 +21,7 @@ from dlpipe.db.clock import Moment, now
 from dlpipe.db.inserts import ignoring
 from dlpipe.db.schema import artifact_jobs, job_artifacts, jobs, purged_jobs
 
-BATCH = 2_000
+BATCH = 5_000
 DOCUMENT_BYTES = 8 << 20
 """A batch of long URLs is written in several documents: PostgreSQL takes none beyond 256 MiB, and it is there whole."""
 
@@ -58,19 +58,17 @@ def _plan_batch(connection: sa.Connection, specs: Sequence[JobSpec]) -> list[Pla
 
 def _add(connection: sa.Connection, unique: Mapping[str, JobSpec]) -> set[str]:
     """Insert those whose keys no row has; answer the ids of the others."""
-    dialect = connection.dialect
-    rows = _documents(_row(spec, dialect) for spec in unique.values())
-    there: set[str] = set()
+    dialect, specs = connection.dialect, unique.values()
     if dialect.name == "postgresql":
-        for document in rows:
-            there.update(connection.scalars(_both(), {"rows": document}))
-        return there
+        rows = _documents((*_job_row(spec), *_detail_row(spec, dialect)) for spec in specs)
+        return {job_id for document in rows for job_id in connection.scalars(_both(), {"rows": document})}
     add_jobs, add_details = _one_by_one(dialect.name)
     at = connection.scalar(sa.select(now()))
     created: set[str] = set()
-    for document in rows:
+    for document in _documents(_job_row(spec) for spec in specs):
         created.update(connection.scalars(add_jobs, {"rows": document, "at": at}))
-    for document in _documents(_row(spec, dialect) for job_id, spec in unique.items() if job_id in created):
+    new = (spec for spec in specs if spec.job_id in created)
+    for document in _documents((*_job_row(spec)[: len(_SHARED)], *_detail_row(spec, dialect)) for spec in new):
         connection.execute(add_details, {"rows": document, "at": at})
     return unique.keys() - created
 
@@ -81,22 +79,24 @@ def _add(connection: sa.Connection, unique: Mapping[str, JobSpec]) -> set[str]:
 # rows take to insert, and each size of batch would be another statement.
 
 _SHARED = ("job_id", "tenant_id")
-_JOB_NAMES = ("project_id", "idempotency_key", "request_id")
+_JOB_NAMES = (*_SHARED, "project_id", "idempotency_key", "request_id")
 _DETAIL_NAMES = (
     "work_id", "artifact_id", "canonical_url", "request_url", "host", "due_at", "priority", "ext", "expected_sha256",
     "expected_media_type", "max_bytes", "mirrors", "part",
 )  # fmt: skip
-_NAMES = (*_SHARED, *_JOB_NAMES, *_DETAIL_NAMES)
 
 
-def _row(spec: JobSpec, dialect: Dialect) -> tuple[Any, ...]:
-    tenant, url, due_at = spec.scope.tenant_id, spec.url, spec.not_before
+def _job_row(spec: JobSpec) -> tuple[Any, ...]:
+    return spec.job_id, spec.scope.tenant_id, spec.scope.project_id, spec.job_key, spec.request_id
+
+
+def _detail_row(spec: JobSpec, dialect: Dialect) -> tuple[Any, ...]:
+    url, due_at = spec.url, spec.not_before
     return (
-        spec.job_id, tenant, spec.scope.project_id, spec.job_key, spec.request_id,
         spec.work_id, spec.artifact_id, url.canonical, url.request, url.host[:255],
         None if due_at is None else _MOMENT.process_bind_param(due_at, dialect), spec.priority, spec.ext,
         spec.expected_sha256, spec.expected_media_type, spec.max_bytes, spec.mirrors or None,
-        part_slug(tenant, url.canonical),
+        part_slug(spec.scope.tenant_id, url.canonical),
     )  # fmt: skip
 
 
@@ -134,7 +134,7 @@ _JSON = json.JSONEncoder(default=datetime.isoformat, separators=(",", ":"))
 @cache
 def _both() -> sa.Select[Any]:
     """For PostgreSQL: both rows of each job that is new, in one statement, which answers the ids that a row had."""
-    read = _from_document("postgresql", _NAMES)
+    read = _from_document("postgresql", (*_JOB_NAMES, *_DETAIL_NAMES))
     given = sa.select(*(column.label(name) for name, column in read.items())).cte("given")
     read = {name: given.c[name] for name in read}
     moment = sa.select(now().label("at")).cte("moment")
@@ -148,15 +148,14 @@ def _both() -> sa.Select[Any]:
 def _one_by_one(dialect: str) -> tuple[Any, sa.Insert]:
     """The two inserts of a batch, of which the first answers the ids that no row had."""
     at = sa.bindparam("at", type_=Moment)
-    read = _from_document(dialect, _NAMES)
-    # SQLite takes ON CONFLICT for a part of the query unless that has a WHERE.
-    return _new_jobs(dialect, read, at).returning(jobs.c.job_id), _details(read, at, sa.true())
+    of_job, of_detail = (_from_document(dialect, names) for names in (_JOB_NAMES, (*_SHARED, *_DETAIL_NAMES)))
+    return _new_jobs(dialect, of_job, at).returning(jobs.c.job_id), _details(of_detail, at, sa.true())
 
 
 def _new_jobs(dialect: str, read: _Columns, at: sa.ColumnElement[Any]) -> Any:
-    new = {name: read[name] for name in (*_SHARED, *_JOB_NAMES)}
-    new |= {"created_at": at, "updated_at": at}
+    new = {name: read[name] for name in _JOB_NAMES} | {"created_at": at, "updated_at": at}
     new |= {"job_type": sa.literal(JOB_TYPE_ARTIFACT), "status": sa.literal(Status.PENDING.value)}
+    # SQLite takes ON CONFLICT for a part of the query unless that has a WHERE.
     return ignoring(dialect, jobs).from_select(list(new), sa.select(*new.values()).where(sa.true()))
 
 

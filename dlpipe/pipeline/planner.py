@@ -20,7 +20,9 @@ from dlpipe.pipeline.settling import settle
 
 log = logging.getLogger(__name__)
 
-BATCH = 2_000
+BATCH = 5_000
+BATCH_CHARACTERS = 32 << 20
+"""Of URLs and mirrors: of requests that are as long as they may be, fewer are in memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,15 +148,20 @@ def plan_each(deps: Deps, requests: Iterable[Mapping[str, Any]]) -> Iterator[Pla
         more = True
         while more:
             batch: list[_Checked] = []
-            more = False
+            more, size = False, 0
             try:
                 # Checked as they come: what is refused, however large, is not kept until its batch is full.
                 for position, fields in islice(numbered, BATCH):
                     more = True
                     try:
-                        batch.append((position, spec(deps, fields), bool(fields.get(REFRESH))))
+                        made = spec(deps, fields)
                     except InvalidInput as error:
                         yield Refusal(position, error.code, error.message, error.hint)
+                        continue
+                    batch.append((position, made, bool(fields.get(REFRESH))))
+                    size += len(made.url.request) + sum(map(len, made.mirrors))
+                    if size > BATCH_CHARACTERS:
+                        break
             except GeneratorExit:
                 raise
             except BaseException:

@@ -125,6 +125,32 @@ def test_long_addresses_go_to_the_database_in_documents_of_a_bounded_size(
     assert all(bench.row(one.job_id)["mirrors"] == mirrors for one in asked)
 
 
+def test_what_is_new_begins_at_one_moment_and_what_was_there_stays_as_it_was(bench: Bench) -> None:
+    old, *new = (spec(str(n)) for n in range(5))
+    bench.plan(old)
+    before = everything(bench.database)
+    new[0] = replace(new[0], not_before=datetime(2100, 1, 1, tzinfo=UTC))
+    assert [one.outcome for one in bench.plan(old, *new)] == ["known", *["created"] * 4]
+    after = everything(bench.database)
+    assert all(set(before[table]) <= set(after[table]) for table in before)
+    query = sa.select(jobs.c.created_at, jobs.c.updated_at).where(jobs.c.job_id.in_([one.job_id for one in new]))
+    with bench.database.engine.connect() as connection:
+        ((at, updated_at),) = set(connection.execute(query).all())
+    assert updated_at == at
+    assert [bench.row(one.job_id)["due_at"] for one in new] == [new[0].not_before, at, at, at]
+
+
+def test_on_postgresql_a_batch_is_one_statement(postgres_url: str) -> None:
+    """With each further one the planner waits for the server, and then for its turn in the interpreter."""
+    told: list[str] = []
+    database = SqlDatabase(postgres_url)
+    with database.write() as unit:
+        sa.event.listen(database.engine, "before_cursor_execute", lambda *given: told.append(given[2]))
+        assert {one.outcome for one in unit.jobs.plan_if_absent([spec(str(n)) for n in range(50)])} == {"created"}
+    database.close()
+    assert len(told) == 1
+
+
 def test_nothing_asked_is_nothing_answered(bench: Bench) -> None:
     assert bench.plan() == []
 

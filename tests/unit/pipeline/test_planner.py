@@ -14,6 +14,7 @@ from dlpipe.core.model import Scope
 from dlpipe.core.ports import Hint
 from dlpipe.core.states import State, Status
 from dlpipe.pipeline import planner
+from dlpipe.pipeline.deps import Deps
 from dlpipe.pipeline.planner import BATCH, PlanSummary
 from tests.world import World
 
@@ -131,6 +132,21 @@ def test_many_are_taken_in_batches_so_that_memory_is_bounded(world: World) -> No
 
     assert planner.plan_many(world.deps, requests()).created == 3 * BATCH
     assert BATCH <= seen <= 2 * BATCH
+
+
+def test_batches_of_long_requests_hold_fewer_of_them(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(planner, "BATCH_CHARACTERS", 20_000)
+    write, sizes = planner._write_batch, list[int]()
+
+    def written(deps: Deps, batch: Any) -> Any:
+        sizes.append(len(batch))
+        return write(deps, batch)
+
+    monkeypatch.setattr(planner, "_write_batch", written)
+    mirrors = [f"http://mirror.example/{'m' * 3_000}"]
+    requests = [{"url": f"http://files.example/{n}/{'u' * 3_000}", "mirrors": mirrors} for n in range(10)]
+    assert planner.plan_many(world.deps, requests).created == 10
+    assert sizes == [4, 4, 2]
 
 
 @pytest.mark.parametrize("ends_with", [KeyboardInterrupt, EOFError])
