@@ -230,6 +230,11 @@ MUTANTS = (
         (_IN_HAND, "-k", "process_that_is_to_end"),
     ),
     Mutant(
+        "goes-on-from-a-replayed-op", "what is behind an op goes by another result than the one that stands", _ENDING,
+        "work.op.prior is None and work.lease.may_go_on()", "work.lease.may_go_on()",
+        (_IN_HAND, "-k", "earlier_run_has_finished"),
+    ),
+    Mutant(
         "known-op-claimed-onward", "an op that somebody has begun is started as if nobody had", _ENDING,
         "        if results.knows(op_key):\n            return None", "        if False:\n            return None",
         (_IN_HAND, "-k", "refresh or replay"),

@@ -522,6 +522,18 @@ def test_equal_bytes_are_not_joined_but_claimed_and_shared(world: World, job: st
     assert [one.fence for one in fences] == [1, 1, 2, 3, 3, 4]
 
 
+def test_an_op_that_an_earlier_run_has_finished_is_not_joined_with_those_behind_it(world: World, job: str) -> None:
+    """It keeps the result that it had then, and they go by that one: whoever claims them reads it."""
+    world.run_to("index", job)
+    world.sql("UPDATE artifact_jobs SET state = 'FAILED', due_at = 1, published_at = NULL")
+    found = all_at_once(world, job, 2)
+    assert (found, found.stages) == (Done(State.STREAMING), tuple(NAMES[:3]))  # nor claimed with the end of the stream
+    found = all_at_once(world, job, 2, "finalize")
+    assert (found, found.stages, found.goes_on) == (Done(State.FINALIZED), ("finalize",), True)
+    assert all_at_once(world, job, 2, "index") == Done(State.DEDUPED)
+    assert findings(str(world.database.url), world.root) == []
+
+
 def test_a_twin_that_registers_between_is_seen(world: World, job: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody had these bytes when they were put in place; when they are registered, somebody has."""
     world.source.put(TWIN, BODY)
