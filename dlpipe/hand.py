@@ -5,6 +5,7 @@ A stage that the worker would take from its queues anyway needs no message of it
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from functools import cache
 from typing import Any
@@ -13,6 +14,8 @@ from uuid import uuid4
 from celery import Celery, signals
 
 from dlpipe import wiring
+
+log = logging.getLogger(__name__)
 
 Step = dict[str, Any]
 """One further step of a chain, as a message carries it; of a list of them the last one is next."""
@@ -37,19 +40,31 @@ def further(app: Celery, steps: Sequence[Step] | None, job_id: str, run: int) ->
     return found
 
 
-@cache
 def _is_taken_here(app: Celery, task: str, queue: str | None) -> bool:
     """Does this worker take from the queue that the step would go to, and nothing but that decides when?"""
     if any(getattr(app.tasks.get(task), limit, None) is not None for limit in _LIMITS):
         return False  # a limit of this stage is Celery's to keep, which has to be given it
-    name = queue or app.amqp.router.route({}, task)["queue"]
-    return str(getattr(name, "name", name)) in app.amqp.queues.consume_from
+    # Asked each time: a running worker can be told to take from more queues, or from fewer.
+    return (queue or _route(app, task)) in app.amqp.queues.consume_from
+
+
+@cache
+def _route(app: Celery, task: str) -> str:
+    queue = app.amqp.router.route({}, task)["queue"]
+    return str(getattr(queue, "name", queue))
 
 
 def tell(task: Any, names: Sequence[str], args: Sequence[Any]) -> None:
-    """Events of the stages that were done without a message, for who watches the worker (`-E`)."""
+    """Events of the stages that were done without a message, for who watches the worker (`-E`). Never fails."""
     if not names or not _watched():
         return
+    try:
+        _send(task, names, args)
+    except Exception as error:  # whatever a broker that is away makes of it: the stages are on record
+        log.info("nobody is told of %d stages that are done: %s", len(names), type(error).__name__)
+
+
+def _send(task: Any, names: Sequence[str], args: Sequence[Any]) -> None:
     request = task.request
     with task.app.events.default_dispatcher(hostname=request.hostname) as dispatcher:
         for name in names:

@@ -76,14 +76,14 @@ def _stage(task: Any, name: str, job_id: str, run: int) -> str:
     outcome = runner.run(deps(), name, job_id, run, hand.further(app, steps, job_id, run))
     if isinstance(outcome, runner.Dropped) and outcome.reason == NotBegun.code:
         raise Reject(outcome.reason, requeue=True)
+    also = () if isinstance(outcome, runner.Dropped) else outcome.stages[1:]
     if not outcome.goes_on:
         task.request.chain = None  # the rest of the chain has nothing to do
-    if isinstance(outcome, runner.Done):
-        hand.tell(task, outcome.stages[1:], (job_id, run))
-        if outcome.goes_on and steps:
-            task.request.chain = steps[: len(steps) - len(outcome.stages[1:])]
-        if outcome.goes_on and wiring.settings().own_node:
-            CeleryPublisher(app).steer(steps or (), outcome.node)
+    elif steps:
+        task.request.chain = steps[: len(steps) - len(also)]
+        if isinstance(outcome, runner.Done) and wiring.settings().own_node:
+            CeleryPublisher(app).steer(steps, outcome.node)
+    hand.tell(task, also, (job_id, run))
     return str(outcome)
 
 

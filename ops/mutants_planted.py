@@ -33,6 +33,8 @@ _CRASH = "tests/crash/test_crash_points.py"
 _ORDER = "tests/integration/test_power_cut_order.py"
 _OVERTAKEN = "tests/contract/test_overtaken.py"
 _ENDINGS = "tests/contract/test_endings.py"
+_REGISTERING = "tests/contract/test_endings_that_register.py"
+_CLAIMED = "tests/contract/test_staging.py"
 _IN_HAND = "tests/unit/pipeline/test_in_hand.py"
 _WISHES = "dlpipe/db/wishes.py"
 _FOREIGN = "tests/contract/test_foreign_tenants.py"
@@ -148,10 +150,10 @@ MUTANTS = (
     ),
     Mutant(
         "record-in-two-transactions", "the state is on record, and the result is not", _ENDING,
-        '        crash_point(f"{row.name}.recording")\n        ended, found = hand.ending(), hand\n',
-        "        ended, found = hand.ending(), hand\n"
-        "        settle(deps.database, lambda unit: unit.jobs.advance(ended.job, ended.stage, ended.entered))\n"
-        '        crash_point(f"{row.name}.recording")\n',
+        '    crash_point(f"{row.name}.recording")\n    if not settle_alone(deps.database, ended := hand.ending()):\n',
+        "    ended = hand.ending()\n"
+        "    settle(deps.database, lambda unit: unit.jobs.advance(ended.job, ended.stage, ended.entered))\n"
+        '    crash_point(f"{row.name}.recording")\n    if not settle_alone(deps.database, ended):\n',
         (_CRASH, "-k", "recording and sqlite"),
     ),
     Mutant(
@@ -172,7 +174,7 @@ MUTANTS = (
     ),
     Mutant(
         "ending-without-its-op", "an op that somebody else has by now ends with our claim, in one statement",
-        _SQL_ENDINGS, "moved = _moved(path, onward).where(held).returning", "moved = _moved(path, onward).returning",
+        _SQL_ENDINGS, "entered = _moved(path, onward).where(held)", "entered = _moved(path, onward)",
         (_ENDINGS, "-k", "is_over and take_op and postgresql"),
     ),
     Mutant(
@@ -256,9 +258,53 @@ MUTANTS = (
     ),
     Mutant(
         "registered-the-other-way-round", "a registration and a backfill block each other", "dlpipe/db/registry.py",
-        "return Ready(sa.select(added.c.artifact_uuid).add_cte(*parts))",
-        "return Ready(sa.select(added.c.artifact_uuid).add_cte(*parts[::-1]))",
+        "return Ready(sa.select(*is_new).add_cte(*others))",
+        "return Ready(sa.select(*is_new).add_cte(*others[::-1]))",
         ("tests/contract/test_register.py", "-k", "order"),
+    ),
+    Mutant(
+        "first-copy-unasked", "who comes at the same moment registers the same bytes as a first copy",
+        _SQL_ENDINGS, "is_first = 1 // sa.select(sa.func.count())", "is_first = 1 // sa.select(1 + sa.func.count())",
+        (_REGISTERING, "-k", "waits"),
+    ),
+    Mutant(
+        "known-copy-unseen", "bytes that somebody has are registered as a first copy", _SQL_ENDINGS,
+        "if new is not None and registry.first_copy(new.dedupe_scope, new.record.sha256) is not None:",
+        "if new is not None and registry.first_copy(new.dedupe_scope, '') is not None:",
+        (_REGISTERING, "-k", "already and sqlite"),
+    ),
+    Mutant(
+        "registered-without-the-claim", "who was overtaken registers his file", "dlpipe/db/registry.py",
+        "return insert.from_select(list(values), sa.select(*values.values()).select_from(moved))",
+        "return insert.values(values)",
+        (_REGISTERING, "-k", "overtaken and postgresql"),
+    ),
+    # ── the part in one hand ──
+    Mutant(
+        "written-part-begun-again", "a file that somebody may still write into is taken for a new one",
+        "dlpipe/store/staging.py", "        self._is_new, self._is_more = False, ", "        self._is_more = ",
+        (_CLAIMED, "-k", "left_empty_is_not_made_again"),
+    ),
+    Mutant(
+        "found-part-is-new", "a file that another claim made is taken for this one's", "dlpipe/store/partfile.py",
+        "O_CREAT, 0o600, dir_fd=self._where), False", "O_CREAT, 0o600, dir_fd=self._where), True",
+        (_CLAIMED, "-k", "killed_claim_left_empty"),
+    ),
+    Mutant(
+        "goes-on-with-a-part-that-is-gone", "who was overtaken goes on with the part", "dlpipe/store/partfile.py",
+        "        self._check_ours()\n        self._fence = fence\n", "        self._fence = fence\n",
+        (_CLAIMED, "-k", "who_goes_on"),
+    ),
+    # ── the circuit ──
+    Mutant(
+        "believed-after-a-failure", "a circuit is believed to be closed after a failure", "dlpipe/net/breaker.py",
+        "        self._closed.pop(host, None)\n", "",
+        ("tests/unit/net/test_breaker.py", "-k", "after_a_failure"),
+    ),
+    Mutant(
+        "believed-for-ever", "a circuit that was closed once is closed for good", "dlpipe/net/breaker.py",
+        "if now < self._closed.get(host, now):", "if host in self._closed:",
+        ("tests/unit/net/test_breaker.py", "-k", "for_a_moment"),
     ),
     # ── the row ──
     Mutant(

@@ -71,6 +71,8 @@ class Failed:
 
     code: str
     due_after_s: float | None
+    stages: tuple[str, ...] = field(default=(), compare=False)
+    """Those that are on record all the same, and then the one that failed."""
     goes_on = False
 
     def __str__(self) -> str:
@@ -124,7 +126,7 @@ def _in_hand(deps: Deps, row: StageRow, work: Work, further: Sequence[str], bega
                 deps.unreturned.extend((work.job, replace(work.job, fence=work.job.fence + 1)))
                 raise
         if isinstance(ended, Failed):
-            return ended
+            return replace(ended, stages=(*done, row.name))
         done += tuple(one.row.name for one in ended.recorded)
         if ended.next is None:
             return Done(ended.state, node=work.job.node, stages=done)

@@ -22,7 +22,7 @@ _SET: dict[str, Any] = {"node": "a", "broker_url": "redis://redis.example", "red
 @pytest.fixture(autouse=True)
 def _forget() -> Iterator[None]:
     yield
-    hand._is_taken_here.cache_clear()
+    hand._route.cache_clear()
     hand._worker.clear()
 
 
