@@ -140,6 +140,8 @@ def registering(names: tuple[str, ...], moved: sa.CTE | None = None) -> tuple[sa
         _noting(upserted(manifest), names, put).cte("noted"),
         _seeing(upserted(url_index), put).cte("seen"),
         mended.cte("mended"),
+        # What was given up with a purge is registered anew.
+        (_UNRETIRE if moved is None else _UNRETIRE.where(sa.exists().select_from(moved))).cte("unretired"),
     ]
     return added, linked, copied, others
 
@@ -249,8 +251,6 @@ class SqlRegistry:
         found = _registered(tuple(new.facts))(self._connection, registered_values(new)).first()
         if found.copied:
             self._ours[new.dedupe_scope, record.sha256] = FirstCopy(record.storage_pointer, job_id)
-        if not found.added:
-            self._connection.execute(_UNRETIRE, {"its_uuid": record.artifact_uuid})
 
     def add_artifact(self, record: ArtifactRecord) -> None:
         made = self._connection.execute(_add_artifact(self._dialect), _columns(record)).first()

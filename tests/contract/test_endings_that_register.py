@@ -11,6 +11,8 @@ import sqlalchemy as sa
 from dlpipe.core.ports import Ending, Registration
 from dlpipe.core.states import State
 from dlpipe.db import SqlDatabase
+from dlpipe.db.clock import now
+from dlpipe.db.schema import artifact_retirements, job_artifacts
 from tests.contract.test_endings import alone, claim, ending, now_are, rows
 from tests.contract.test_register import BLOB, FACTS, SCOPE, SHA, URL, A, B, record, uuid
 from tests.ledgers import Bench, everything
@@ -38,6 +40,20 @@ def test_it_leaves_the_rows_of_the_ending_and_of_the_registration(bench: Bench) 
     assert alone(bench.database, one)
     assert now_are(bench) == wanted
     assert bench.row(one.job.job_id)["state"] == State.DEDUPED.value
+
+
+def test_what_was_given_up_with_a_purge_is_registered_anew(bench: Bench) -> None:
+    one = registering(bench)
+    with bench.database.write() as unit:
+        unit.registry.add_artifact(record(one.job.job_id))
+        connection = unit._connection
+        connection.execute(sa.delete(job_artifacts))
+        connection.execute(sa.insert(artifact_retirements).values(artifact_uuid=uuid(1), retired_at=now()))
+    assert alone(bench.database, one)
+    with bench.database.read() as unit:
+        assert [found.retired_at for found in unit.owned(bench.scope(one.job.job_id)).artifacts_of(one.job.job_id)] == [
+            None
+        ]
 
 
 @pytest.mark.parametrize("pointer", [A, B])
