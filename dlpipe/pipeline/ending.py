@@ -87,6 +87,8 @@ class _Hand:
     further: Sequence[str]
     said: list[_Said] = field(default_factory=list)
     registers: Registration | None = None
+    _behind: dict[int, tuple[StageRow, Work] | None] = field(default_factory=dict, init=False)
+    """What `_next` has answered, by how many have been said."""
 
     def take(self, said: _Said) -> None:
         self.said.append(said)
@@ -169,6 +171,11 @@ class _Hand:
 
     def _next(self) -> tuple[StageRow, Work] | None:
         """The stage behind those, as this hand would hold it; None when it is for somebody else."""
+        if len(self.said) not in self._behind:
+            self._behind[len(self.said)] = self._found()
+        return self._behind[len(self.said)]
+
+    def _found(self) -> tuple[StageRow, Work] | None:
         last = self.said[-1]
         if last.enters in states.FINISHED or len(self.said) > len(self.further):
             return None
