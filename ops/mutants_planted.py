@@ -274,7 +274,7 @@ MUTANTS = (
         (_REGISTERING, "-k", "already and sqlite"),
     ),
     Mutant(
-        "registered-without-the-claim", "who was overtaken registers his file", "dlpipe/db/registry.py",
+        "registered-without-the-claim", "who was overtaken registers his file", "dlpipe/db/registering.py",
         "return insert.from_select(list(values), sa.select(*values.values()).select_from(moved))",
         "return insert.values(values)",
         (_REGISTERING, "-k", "overtaken and postgresql"),

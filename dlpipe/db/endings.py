@@ -23,7 +23,8 @@ from dlpipe.db.clock import after, now
 from dlpipe.db.guards import FREE, MY_FENCE, MY_JOB, NO_ERROR, guarded, mine, raise_why
 from dlpipe.db.ledger import finishing
 from dlpipe.db.ready import Ready
-from dlpipe.db.registry import SqlRegistry, registered_values, registering
+from dlpipe.db.registering import registered_values, registering
+from dlpipe.db.registry import SqlRegistry
 from dlpipe.db.schema import artifact_jobs, artifact_ops, hash_index, jobs
 
 _T, _O = artifact_jobs.c, artifact_ops.c

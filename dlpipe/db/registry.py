@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from functools import cache
 from typing import Any
@@ -18,8 +17,21 @@ from dlpipe.db.faults import with_faults
 from dlpipe.db.garbage import is_retired
 from dlpipe.db.inserts import ignoring, upserting
 from dlpipe.db.ready import Ready
+from dlpipe.db.registering import (
+    ITS_MANIFEST,
+    UNRETIRE,
+    columns_of,
+    facts_of,
+    linked_to_job,
+    measures,
+    noting,
+    registered_values,
+    registering,
+    seeing,
+    url_digest,
+)
 from dlpipe.db.rows import record_from
-from dlpipe.db.schema import artifact_retirements, artifacts, hash_index, job_artifacts, manifest, url_index
+from dlpipe.db.schema import artifacts, hash_index, job_artifacts, manifest, url_index
 
 _H, _U, _A, _R = hash_index.c, url_index.c, artifacts.c, job_artifacts.c
 _CHUNK = 500
@@ -29,9 +41,6 @@ _FIRST_COPY = Ready(
     sa.select(_H.pointer, _H.job_id).where(
         _H.scope == sa.bindparam("its_scope"), _H.sha256 == sa.bindparam("its_sha256")
     )
-)
-_UNRETIRE = sa.delete(artifact_retirements).where(
-    artifact_retirements.c.artifact_uuid == sa.bindparam("its_uuid", type_=_A.artifact_uuid.type)
 )
 _WHOLE = frozenset({"run", "sha256", "pointer", "byte_size"})
 """Without these there is no row of the manifest."""
@@ -43,18 +52,9 @@ def _add_artifact(dialect: str) -> Any:
     return ignoring(dialect, artifacts).values(created_at=now()).returning(_A.artifact_uuid)
 
 
-def _linked(role: str) -> dict[str, Any]:
-    """The artifact becomes the last of its job's results (or inputs), unless it is one already."""
-    its_job = sa.bindparam("its_job", type_=_R.job_id.type)
-    last = sa.select(sa.func.max(_R.position)).where(_R.job_id == its_job, _R.role == role).scalar_subquery()
-    position = sa.func.coalesce(last + 1, 0)
-    its_uuid = sa.bindparam("its_uuid", type_=_R.artifact_uuid.type)
-    return {"job_id": its_job, "role": sa.literal(role), "position": position, "artifact_uuid": its_uuid}
-
-
 @cache
 def _link(dialect: str, role: str = "result") -> Ready:
-    return Ready(ignoring(dialect, job_artifacts).values(_linked(role)))
+    return Ready(ignoring(dialect, job_artifacts).values(linked_to_job(role)))
 
 
 @cache
@@ -68,102 +68,14 @@ def _known_url(recent: bool) -> Ready:
     return Ready(found.where(_U.seen_at > after(sa.bindparam("since_s", type_=sa.Float()))) if recent else found)
 
 
-_Put = Callable[[Any, Mapping[str, Any]], Any]
-"""Gives an insert its values."""
-
-
-def _values(insert: Any, values: Mapping[str, Any]) -> Any:
-    return insert.values(values)
-
-
-def _seeing(insert: Any, put: _Put = _values) -> Any:
-    """All values are bound by the names of their columns."""
-    bound = {name: sa.bindparam(f"its_{name}", type_=_U[name].type) for name in _BOUND_OF_URL}
-    set_ = {name: insert.excluded[name] for name in (*_BOUND_OF_URL[2:], "seen_at")}
-    seen = put(insert, {**bound, "seen_at": now()})
-    return seen.on_conflict_do_update(index_elements=[_U.scope, _U.url_sha256], set_=set_)
-
-
 @cache
 def _see_url(dialect: str) -> Ready:
-    return Ready(_seeing(upserting(dialect, url_index)))
-
-
-_BOUND_OF_URL = "scope url_sha256 canonical_url sha256 pointer size content_type etag last_modified".split()
-
-
-def _measures(names: tuple[str, ...]) -> dict[str, sa.BindParameter[Any]]:
-    return {name: sa.bindparam(f"its_{name}", type_=manifest.c[name].type) for name in names}
-
-
-_ITS_MANIFEST = sa.bindparam("its_uuid", type_=manifest.c.artifact_uuid.type)
-
-
-def _noting(insert: Any, names: tuple[str, ...], put: _Put = _values) -> Any:
-    its_job = sa.bindparam("its_job", type_=manifest.c.job_id.type)
-    values = {"artifact_uuid": _ITS_MANIFEST, "job_id": its_job, "created_at": now(), **_measures(names)}
-    set_ = {name: insert.excluded[name] for name in names}
-    return put(insert, values).on_conflict_do_update(index_elements=[manifest.c.artifact_uuid], set_=set_)
+    return Ready(seeing(upserting(dialect, url_index)))
 
 
 @cache
 def _note_all(dialect: str, names: tuple[str, ...]) -> Ready:
-    return Ready(_noting(upserting(dialect, manifest), names))
-
-
-def registering(names: tuple[str, ...], moved: sa.CTE | None = None) -> tuple[sa.CTE, sa.CTE, sa.CTE, list[sa.CTE]]:
-    """All that is written of a new file, as parts of one statement of PostgreSQL: artifact, link, copy, and the others.
-
-    With `moved` only where that has a row. The parts that a question is about are made first, then the others, the
-    last one first. So rows are locked in the order in which whoever writes some of it elsewhere does; else the two
-    could block each other.
-    """
-
-    def put(insert: Any, values: Mapping[str, Any]) -> Any:
-        if moved is None:
-            return insert.values(values)
-        return insert.from_select(list(values), sa.select(*values.values()).select_from(moved))
-
-    def ignored(table: sa.Table) -> Any:
-        return ignoring("postgresql", table)
-
-    def upserted(table: sa.Table) -> Any:
-        return upserting("postgresql", table)
-
-    its: dict[str, Any] = {one.name: sa.bindparam(f"artifact_{one.name}", type_=one.type) for one in artifacts.columns}
-    copy = {one.name: sa.bindparam(f"copy_{one.name}", type_=one.type) for one in hash_index.columns}
-    mended = faults.MEND if moved is None else faults.MEND.where(sa.exists().select_from(moved))
-    added = put(ignored(artifacts), {**its, "created_at": now()}).returning(_A.artifact_uuid).cte("added")
-    linked = put(ignored(job_artifacts), _linked("result")).returning(_R.job_id).cte("linked")
-    copied = put(ignored(hash_index), copy).returning(_H.pointer).cte("copied")
-    others = [
-        _noting(upserted(manifest), names, put).cte("noted"),
-        _seeing(upserted(url_index), put).cte("seen"),
-        mended.cte("mended"),
-        # What was given up with a purge is registered anew.
-        (_UNRETIRE if moved is None else _UNRETIRE.where(sa.exists().select_from(moved))).cte("unretired"),
-    ]
-    return added, linked, copied, others
-
-
-def registered_values(new: Registration) -> dict[str, Any]:
-    """What those parts are executed with."""
-    record = new.record
-    copy = {
-        "scope": new.dedupe_scope,
-        "sha256": record.sha256,
-        "pointer": record.storage_pointer,
-        "size": record.byte_size,
-        "job_id": record.created_by_job_id,
-    }
-    seen = {"scope": record.scope.tenant_id, "url_sha256": _url_sha256(new.canonical_url)}
-    its = {"job": record.created_by_job_id, "uuid": record.artifact_uuid, **seen}
-    its |= {**_facts(new.canonical_url, new.blob), **new.facts}
-    return {
-        **{f"artifact_{name}": value for name, value in _columns(record).items()},
-        **{f"copy_{name}": value for name, value in copy.items()},
-        **{f"its_{name}": value for name, value in its.items()},
-    }
+    return Ready(noting(upserting(dialect, manifest), names))
 
 
 @cache
@@ -176,7 +88,7 @@ def _registered(names: tuple[str, ...]) -> Ready:
 
 @cache
 def _note_more(names: tuple[str, ...]) -> Ready:
-    return Ready(sa.update(manifest).where(manifest.c.artifact_uuid == _ITS_MANIFEST).values(**_measures(names)))
+    return Ready(sa.update(manifest).where(manifest.c.artifact_uuid == ITS_MANIFEST).values(**measures(names)))
 
 
 class SqlRegistry:
@@ -189,7 +101,7 @@ class SqlRegistry:
     def known_url(self, tenant_id: str, canonical_url: str, trust_s: float | None) -> KnownBlob | None:
         wanted: dict[str, Any] = {
             "its_scope": tenant_id,
-            "its_url_sha256": _url_sha256(canonical_url),
+            "its_url_sha256": url_digest(canonical_url),
             "its_url": canonical_url,
         }
         if trust_s is not None:
@@ -253,9 +165,9 @@ class SqlRegistry:
             self._ours[new.dedupe_scope, record.sha256] = FirstCopy(record.storage_pointer, job_id)
 
     def add_artifact(self, record: ArtifactRecord) -> None:
-        made = self._connection.execute(_add_artifact(self._dialect), _columns(record)).first()
+        made = self._connection.execute(_add_artifact(self._dialect), columns_of(record)).first()
         if made is None:  # what was given up with a purge is registered anew
-            self._connection.execute(_UNRETIRE, {"its_uuid": record.artifact_uuid})
+            self._connection.execute(UNRETIRE, {"its_uuid": record.artifact_uuid})
         linked = {"its_job": record.created_by_job_id, "its_uuid": record.artifact_uuid}
         _link(self._dialect)(self._connection, linked)
 
@@ -295,7 +207,7 @@ class SqlRegistry:
         return faults.mend(self._connection, sha256, pointer)
 
     def see_url(self, tenant_id: str, canonical_url: str, blob: KnownBlob) -> None:
-        facts = {"scope": tenant_id, "url_sha256": _url_sha256(canonical_url), **_facts(canonical_url, blob)}
+        facts = {"scope": tenant_id, "url_sha256": url_digest(canonical_url), **facts_of(canonical_url, blob)}
         _see_url(self._dialect)(self._connection, {f"its_{name}": value for name, value in facts.items()})
 
     def recall_url(self, tenant_id: str, canonical_url: str, blob: KnownBlob, artifact_uuid: str) -> None:
@@ -308,7 +220,7 @@ class SqlRegistry:
     def _know_url(self, tenant_id: str, canonical_url: str, blob: KnownBlob, seen_at: Any) -> None:
         self._connection.execute(
             ignoring(self._dialect, url_index).values(
-                scope=tenant_id, url_sha256=_url_sha256(canonical_url), **_facts(canonical_url, blob), seen_at=seen_at
+                scope=tenant_id, url_sha256=url_digest(canonical_url), **facts_of(canonical_url, blob), seen_at=seen_at
             )
         )
 
@@ -317,7 +229,7 @@ class SqlRegistry:
             sa.update(url_index)
             .where(
                 _U.scope == tenant_id,
-                _U.url_sha256 == _url_sha256(canonical_url),
+                _U.url_sha256 == url_digest(canonical_url),
                 _U.canonical_url == canonical_url,
                 _U.sha256 == sha256,
             )
@@ -330,36 +242,3 @@ class SqlRegistry:
             return
         # Half a row that is not there yet the database refuses.
         _note_all(self._dialect, tuple(facts))(self._connection, {**values, "its_job": job_id})
-
-
-def _columns(record: ArtifactRecord) -> dict[str, Any]:
-    return {
-        "artifact_uuid": record.artifact_uuid,
-        "tenant_id": record.scope.tenant_id,
-        "project_id": record.scope.project_id,
-        "artifact_type": record.artifact_type,
-        "storage_backend": record.storage_backend,
-        "storage_pointer": record.storage_pointer,
-        "content_type": record.content_type,
-        "byte_size": record.byte_size,
-        "sha256": record.sha256,
-        "schema_version": record.schema_version,
-        "created_by_job_id": record.created_by_job_id,
-    }
-
-
-def _facts(canonical_url: str, blob: KnownBlob) -> dict[str, Any]:
-    return {
-        "canonical_url": canonical_url,
-        "sha256": blob.sha256,
-        "pointer": blob.pointer,
-        "size": blob.size,
-        "content_type": blob.content_type,
-        "etag": blob.etag,
-        "last_modified": blob.last_modified,
-    }
-
-
-def _url_sha256(canonical_url: str) -> str:
-    """Long URLs do not fit into an index row; their digest does."""
-    return hashlib.sha256(canonical_url.encode()).hexdigest()
