@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import os
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -92,8 +93,9 @@ def points_in_the_source() -> Iterator[str]:
             if isinstance(argument, ast.Constant):
                 yield str(argument.value)
             else:
-                assert text.startswith("f'{stage_name}."), f"unknown kind of crash point: {text}"
-                yield from (f"{row.name}.{text[len('f{stage_name}.') + 1 : -1]}" for row in flow.STAGES)
+                of_stage = re.fullmatch(r"f'\{[\w.\[\]]*name\}\.(\w+)'", text)
+                assert of_stage is not None, f"unknown kind of crash point: {text}"
+                yield from (f"{row.name}.{of_stage[1]}" for row in flow.STAGES)
 
 
 def test_each_cell_is_of_a_point_in_the_source() -> None:

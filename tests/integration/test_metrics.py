@@ -132,7 +132,7 @@ def test_after_500_jobs_a_scrape_says_what_the_ledger_says(fleet: Fleet, pool: s
     port = int(fleet.env["DLPIPE_METRICS_PORT"])
     with Origin() as origin:
         town = Town(origin, Then.HANG if pool == "prefork" else Then.CLOSE)
-        more = ["--max-tasks-per-child", "400"] if pool == "prefork" else []
+        more = ["--max-tasks-per-child", "100"] if pool == "prefork" else []
         worker = fleet.worker("w1", *more, pool=pool, size=2 if pool == "prefork" else 4, DLPIPE_LOG_FORMAT=form)
         fleet.beat()
         fleet.until(lambda: worker.says("metrics are at"), "the page", worker)
