@@ -61,7 +61,10 @@ def _add(connection: sa.Connection, unique: Mapping[str, JobSpec]) -> set[str]:
     dialect, specs = connection.dialect, unique.values()
     if dialect.name == "postgresql":
         rows = _documents((*_job_row(spec), *_detail_row(spec, dialect)) for spec in specs)
-        return {job_id for document in rows for job_id in connection.scalars(_both(), {"rows": document})}
+        found = [row for document in rows for row in connection.execute(_both(), {"rows": document})]
+        if late := [row.job_id for row in found if row.is_new]:
+            connection.execute(_GO_ON, {"late": late})
+        return {row.job_id for row in found if not row.is_new}
     add_jobs, add_details = _one_by_one(dialect.name)
     at = connection.scalar(sa.select(now()))
     created: set[str] = set()
@@ -133,7 +136,11 @@ _JSON = json.JSONEncoder(default=datetime.isoformat, separators=(",", ":"))
 
 @cache
 def _both() -> sa.Select[Any]:
-    """For PostgreSQL: both rows of each job that is new, in one statement, which answers the ids that a row had."""
+    """For PostgreSQL: both rows of each job that is new, in one statement, which answers the ids that a row had.
+
+    And those that are new although a row was there as it began: they were purged while it waited for that, and it does
+    not see the fences that they left.
+    """
     read = _from_document("postgresql", (*_JOB_NAMES, *_DETAIL_NAMES))
     given = sa.select(*(column.label(name) for name, column in read.items())).cte("given")
     read = {name: given.c[name] for name in read}
@@ -141,7 +148,17 @@ def _both() -> sa.Select[Any]:
     at = sa.select(moment.c.at).scalar_subquery()
     added = _new_jobs("postgresql", read, at).returning(jobs.c.job_id).cte("added")
     new = given.c.job_id.in_(sa.select(added.c.job_id))
-    return sa.select(given.c.job_id).where(sa.not_(new)).add_cte(_details(read, at, new).cte("detailed"))
+    was_there = sa.exists().where(jobs.c.job_id == given.c.job_id)
+    answer = sa.select(given.c.job_id, new.label("is_new")).where(sa.or_(sa.not_(new), was_there))
+    return answer.add_cte(_details(read, at, new).cte("detailed"))
+
+
+_GO_ON = (
+    sa.update(artifact_jobs)
+    .where(artifact_jobs.c.job_id == purged_jobs.c.job_id)
+    .where(artifact_jobs.c.job_id.in_(sa.bindparam("late", expanding=True)))
+    .values(fence=purged_jobs.c.fence)
+)
 
 
 @cache

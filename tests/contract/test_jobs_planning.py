@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, cast
@@ -12,13 +14,15 @@ from sqlalchemy.exc import IntegrityError
 
 from dlpipe.core.errors import LedgerUnavailable
 from dlpipe.core.model import MAX_MIRRORS, PlanAnswer, Scope
+from dlpipe.core.purging import ArchiveFile, PurgeFilter
 from dlpipe.core.states import State, Status
 from dlpipe.db import SqlDatabase, planning
 from dlpipe.db.clock import now
 from dlpipe.db.inserts import insert_ignoring
 from dlpipe.db.planning import BATCH
 from dlpipe.db.schema import artifact_jobs, jobs
-from tests.ledgers import FOR_GOOD, SOON, UNKNOWN, Bench, everything, spec
+from tests.ledgers import FOR_GOOD, OWN, SOON, UNKNOWN, Bench, everything, spec
+from tests.servers import wait_until
 
 S = State
 
@@ -229,3 +233,42 @@ def test_an_id_that_another_key_holds_is_an_error(bench: Bench) -> None:
     with pytest.raises(LedgerUnavailable, match=asked.job_id):
         bench.plan(asked)
     assert everything(bench.database) == before
+
+
+# ── on PostgreSQL: a job that is purged at this moment ────────────────────────────────────────────
+
+
+def test_a_job_that_is_purged_while_it_is_planned_goes_on_from_its_fence(own_ledger: Bench) -> None:
+    """The planner waits for the purge, and then inserts: by then there is a fence to go on from."""
+    bench, database, asked = own_ledger, own_ledger.database, spec("purged")
+    job_id = bench.carry(bench.plan(asked)[0].job_id, S.DEDUPED)
+    fence = bench.row(job_id)["fence"]
+    told: list[PlanAnswer] = []
+    thread = threading.Thread(target=lambda: told.extend(bench.plan(asked)))
+    with database.write() as unit:
+        owned = unit.owned(OWN)
+        file = ArchiveFile("a", "0" * 64, 1, 1)
+        assert owned.purge(owned.expired(PurgeFilter(0.0), 9), file, retire=False) == [job_id]
+        thread.start()
+        wait_until(lambda: waits(database) or told != [], "the planner to wait, or to be through")
+        assert told == []
+    thread.join(30)
+    assert [one.outcome for one in told] == ["created"]
+    assert bench.row(job_id)["fence"] == fence
+
+
+@pytest.fixture
+def own_ledger(postgres_url: str) -> Iterator[Bench]:
+    database = SqlDatabase(postgres_url)
+    yield Bench(database)
+    database.close()
+
+
+def waits(database: SqlDatabase) -> bool:
+    with database.engine.connect() as connection:
+        found = connection.scalar(
+            sa.text(
+                "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+            )
+        )
+    return bool(found)
