@@ -184,11 +184,17 @@ class LoneEndings:
 
     def end(self, ending: Ending) -> bool:
         try:
-            with self._engine.connect() as connection:
-                return SqlEndings(connection).end(ending)
+            return self._said(ending)
         except DBAPIError as error:
             if ending.registers is not None and getattr(error.orig, "sqlstate", None) == _NOT_FIRST:
                 return False
+            raise
+
+    def _said(self, ending: Ending) -> bool:
+        try:
+            with self._engine.connect() as connection:
+                return SqlEndings(connection).end(ending)
+        except DBAPIError as error:
             if not error.connection_invalidated:
                 raise
         # The server was restarted, or went away in the middle: nobody knows what came of it. Said once more it does

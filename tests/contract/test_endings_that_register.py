@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 from dataclasses import replace
+from itertools import count
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
@@ -12,6 +14,7 @@ from dlpipe.core.ports import Ending, Registration
 from dlpipe.core.states import State
 from dlpipe.db import SqlDatabase
 from dlpipe.db.clock import now
+from dlpipe.db.endings import SqlEndings
 from dlpipe.db.schema import artifact_retirements, job_artifacts
 from tests.contract.test_endings import alone, claim, ending, now_are, rows
 from tests.contract.test_register import BLOB, FACTS, SCOPE, SHA, URL, A, B, record, uuid
@@ -135,6 +138,41 @@ def test_it_waits_for_who_registers_them_at_this_moment(
         assert {name: found for name, found in after.items() if name != "hash_index"} == {
             name: found for name, found in before.items() if name != "hash_index"
         }
+    database.close()
+
+
+def test_who_was_first_is_seen_also_when_it_is_said_again(
+    postgres: Postgres, postgres_template: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server was restarted, and somebody else registers the same bytes at this very moment."""
+    database = SqlDatabase(postgres.create_database(postgres_template))
+    bench = Bench(database)
+    one, other = registering(bench), bench.job()
+    real, times, told = SqlEndings._is_written, count(), list[bool | BaseException]()
+
+    def written(this: SqlEndings, ending: Ending) -> bool:
+        if not next(times):
+            driver: Any = this._connection.connection.driver_connection
+            with postgres.connect(str(database.url.database)) as admin:
+                admin.execute("SELECT pg_terminate_backend(%s, 10000)", (driver.info.backend_pid,))
+        return real(this, ending)
+
+    def end() -> None:
+        try:
+            told.append(alone(database, one))
+        except BaseException as error:
+            told.append(error)
+
+    monkeypatch.setattr(SqlEndings, "_is_written", written)
+    thread = threading.Thread(target=end)
+    with database.write() as unit:
+        unit.registry.add_copy(SCOPE, SHA, B, 7, other)
+        thread.start()
+        wait_until(lambda: _waits(database) or told != [], "the ending to wait, or to be through")
+        assert told == []
+    thread.join(30)
+    assert told == [False]
+    assert next(times) == 2
     database.close()
 
 
