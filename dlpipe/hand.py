@@ -42,10 +42,20 @@ def further(app: Celery, steps: Sequence[Step] | None, job_id: str, run: int) ->
 
 def _is_taken_here(app: Celery, task: str, queue: str | None) -> bool:
     """Does this worker take from the queue that the step would go to, and nothing but that decides when?"""
-    if any(getattr(app.tasks.get(task), limit, None) is not None for limit in _LIMITS):
+    if any(getattr(app.tasks.get(task), limit, None) is not None for limit in _LIMITS) or _limits_all(app):
         return False  # a limit of this stage is Celery's to keep, which has to be given it
-    # Asked each time: a running worker can be told to take from more queues, or from fewer.
-    return (queue or _route(app, task)) in app.amqp.queues.consume_from
+    queues: Any = app.amqp.queues
+    name = queue or _route(app, task)
+    # On RabbitMQ one queue has two names, and `-Q` may have said either. Asked each time: a running worker can be told
+    # to take from more queues, or from fewer.
+    known = getattr(queues.aliases.get(name), "name", name)
+    return known in {taken.name for taken in queues.consume_from.values()}
+
+
+def _limits_all(app: Celery) -> bool:
+    """Has every task a time of its own, by the configuration or by how the worker was started?"""
+    said = (app.conf.task_time_limit, app.conf.task_soft_time_limit)
+    return any(said) or any(getattr(one, limit, None) for one in _worker for limit in _LIMITS)
 
 
 @cache

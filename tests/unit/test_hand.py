@@ -77,6 +77,29 @@ def test_the_queues_of_rabbitmq_are_known_by_the_names_that_they_have_there(monk
     assert hand.further(app, steps(app), JOB, 1) == ["resume_decide", "stream"]
 
 
+@pytest.mark.parametrize("names", [("net", "disk"), ("net.quorum", "disk.quorum"), ()], ids=str)
+def test_the_queues_of_rabbitmq_are_known_however_the_worker_was_told_of_them(
+    monkeypatch: pytest.MonkeyPatch, names: tuple[str, ...]
+) -> None:
+    app = worker(monkeypatch, *names, broker_url="amqp://rabbit.example")
+    assert hand.further(app, steps(app), JOB, 1) == NAMES[1:]
+    assert hand.further(app, steps(app, options={"queue": "disk"}), JOB, 1) == NAMES[1:]
+
+
+@pytest.mark.parametrize("limit", ["task_time_limit", "task_soft_time_limit"])
+def test_a_limit_that_every_task_has_is_one_of_each_stage(monkeypatch: pytest.MonkeyPatch, limit: str) -> None:
+    app = worker(monkeypatch)
+    app.conf[limit] = 600
+    assert hand.further(app, steps(app), JOB, 1) == []
+
+
+@pytest.mark.parametrize("limit", ["time_limit", "soft_time_limit"])
+def test_and_so_is_one_that_the_worker_was_started_with(monkeypatch: pytest.MonkeyPatch, limit: str) -> None:
+    app = worker(monkeypatch)
+    hand._note(SimpleNamespace(**{"time_limit": None, "soft_time_limit": None, limit: 600}))
+    assert hand.further(app, steps(app), JOB, 1) == []
+
+
 def test_a_step_that_names_its_queue_is_judged_by_that(monkeypatch: pytest.MonkeyPatch) -> None:
     app = worker(monkeypatch, "net", "disk")
     made = steps(app, options={"queue": "disk", "task_id": "x", "reply_to": "y"})
