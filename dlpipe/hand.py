@@ -14,6 +14,7 @@ from uuid import uuid4
 from celery import Celery, signals
 
 from dlpipe import wiring
+from dlpipe.core.flow import STAGES
 
 log = logging.getLogger(__name__)
 
@@ -21,6 +22,7 @@ Step = dict[str, Any]
 """One further step of a chain, as a message carries it; of a list of them the last one is next."""
 
 _LIMITS = ("rate_limit", "time_limit", "soft_time_limit")
+_STAGES = frozenset(f"dlpipe.{row.name}" for row in STAGES)
 _PLAIN = frozenset({"queue", "task_id", "reply_to"})
 """Options that say where a step goes, and not when, or how often."""
 
@@ -42,6 +44,8 @@ def further(app: Celery, steps: Sequence[Step] | None, job_id: str, run: int) ->
 
 def _is_taken_here(app: Celery, task: str, queue: str | None) -> bool:
     """Does this worker take from the queue that the step would go to, and nothing but that decides when?"""
+    if task not in _STAGES:
+        return False  # no stage of this release: a later one's, or somebody's own task
     if any(getattr(app.tasks.get(task), limit, None) is not None for limit in _LIMITS) or _limits_all(app):
         return False  # a limit of this stage is Celery's to keep, which has to be given it
     queues: Any = app.amqp.queues

@@ -180,8 +180,8 @@ class _Hand:
         if last.enters in states.FINISHED or len(self.said) > len(self.further):
             return None
         name = self.further[len(self.said) - 1]
-        row, job = flow.stage(name), last.work.job
-        if row is not flow.after(last.row) or last.enters not in states.claimable(name):
+        row, job = flow.after(last.row), last.work.job
+        if row is None or row.name != name or last.enters not in states.claimable(name):
             return None
         results = last.work.results.with_(last.row.op, last.work.op.op_key, last.result)
         try:

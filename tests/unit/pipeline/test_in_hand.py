@@ -838,3 +838,8 @@ def test_what_every_result_enters_the_stage_behind_it_can_claim_or_it_is_an_end(
         for target in targets - states.FINISHED:
             assert behind is not None
             assert target in states.claimable(behind.name)
+
+
+def test_a_step_that_is_no_stage_of_ours_ends_the_hand_and_fails_nothing(world: World, job: str) -> None:
+    assert world.run("head", job, 1, ["resume_decide", "scan", "stream"]) == Done(State.RESUME_OK)
+    assert [op.op_type for op in world.ops(job)] == ["HEAD", "RESUME"]
