@@ -150,10 +150,10 @@ MUTANTS = (
     ),
     Mutant(
         "record-in-two-transactions", "the state is on record, and the result is not", _ENDING,
-        '    crash_point(f"{row.name}.recording")\n    if not settle_alone(deps.database, ended := hand.ending()):\n',
+        '    _recording(row)\n    if not settle_alone(deps.database, ended := hand.ending()):\n',
         "    ended = hand.ending()\n"
         "    settle(deps.database, lambda unit: unit.jobs.advance(ended.job, ended.stage, ended.entered))\n"
-        '    crash_point(f"{row.name}.recording")\n    if not settle_alone(deps.database, ended):\n',
+        '    _recording(row)\n    if not settle_alone(deps.database, ended):\n',
         (_CRASH, "-k", "recording and sqlite"),
     ),
     Mutant(

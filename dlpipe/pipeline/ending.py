@@ -52,17 +52,22 @@ def end(deps: Deps, row: StageRow, work: Work, result: Result, further: Sequence
         hand.take(said)
     alone = hand.as_first()
     if alone is not None:
-        crash_point(f"{row.name}.recording")
+        _recording(row)
         if settle_alone(deps.database, ended := alone.ending()):
             return alone.gone_on(ended)
     if hand.writes:
         ended, found = settle(deps.database, hand.record)
         return found.gone_on(ended)
-    crash_point(f"{row.name}.recording")
+    _recording(row)
     if not settle_alone(deps.database, ended := hand.ending()):
         ended = replace(ended, onward=None)  # it may not be claimed now: it waits for its message
         settle_alone(deps.database, ended)
     return hand.gone_on(ended)
+
+
+def _recording(row: StageRow) -> None:
+    """Before the one statement goes out, or behind the last one of a transaction."""
+    crash_point(f"{row.name}.recording")
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +147,7 @@ class _Hand:
         if not unit.endings.end(ending):
             ending = replace(ending, onward=None)
             unit.endings.end(ending)
-        crash_point(f"{self.said[0].row.name}.recording")
+        _recording(self.said[0].row)
         return ending, hand
 
     def ending(self) -> Ending:

@@ -194,8 +194,12 @@ def _claim(
     claimed = settle(deps.database, claim_it)
     if isinstance(claimed, Work):
         lease.bind(claimed.job.fence)
-        crash_point(f"{stage_name}.claimed")
+        _is_claimed(row)
     return claimed
+
+
+def _is_claimed(row: StageRow) -> None:
+    crash_point(f"{row.name}.claimed")
 
 
 def _carry_out(deps: Deps, row: StageRow, work: Work, further: Sequence[str], began: float) -> Ended | Failed:
@@ -213,7 +217,7 @@ def _carry_out(deps: Deps, row: StageRow, work: Work, further: Sequence[str], be
             telling.replayed(deps, row.name, Done(ended.state))  # an earlier run's op keeps its first result
         crash_point(f"{row.name}.recorded")
         if ended.next is not None:
-            crash_point(f"{ended.next[0].name}.claimed")
+            _is_claimed(ended.next[0])
         return ended
     except LeaseLost:
         _hand_back(deps, held[1].job)
