@@ -166,18 +166,21 @@ class Around:
             yield from self._unanswered(w, me)
 
     def _unanswered(self, w: World, me: int) -> Iterator[Step[World]]:
-        """LedgerUnavailable in `_carry_out`: nobody knows whether the record was committed."""
-        for recorded in (True, False):
-            then = w
-            if recorded:
-                step = next(self._workers.steps(w, me))
-                if step.broken or step.then.workers[me].at != "leave":
-                    continue
-                then = step.then
-            then, _, _ = self._workers.released(then, me)
-            owes = Worker("owes", fence=w.workers[me].fence)
-            outcome = "it is committed all the same" if recorded else "it is not committed"
-            yield Step(f"{NAMES[me]} records, and the database does not answer; {outcome}", then.with_worker(me, owes))
+        """LedgerUnavailable in `_in_hand`: nobody knows whether the record was committed, and the next claim with it."""
+        name, owes = NAMES[me], Worker("owes", fence=w.workers[me].fence)
+        for step in self._workers.steps(w, me):
+            if step.broken or step.then.row is w.row:
+                continue
+            again = self._workers.said_again(w, step.then, me)
+            if again is not None:
+                yield again
+            then, _, _ = self._workers.released(step.then, me)
+            what = "records" if step.halfway is None else "records and claims onward"
+            text = f"{name} {what}, and the database does not answer; it is committed all the same"
+            yield Step(text, then.with_worker(me, owes), halfway=step.halfway)
+        then, _, _ = self._workers.released(w, me)
+        text = f"{name} records, and the database does not answer; it is not committed"
+        yield Step(text, then.with_worker(me, owes))
 
     @staticmethod
     def _emptied(w: World) -> Step[World]:

@@ -18,6 +18,8 @@ class Step(NamedTuple, Generic[S]):
     """May be counted on once nothing goes wrong any more; False for faults, wishes, and sleepers that wake."""
     broken: str = ""
     """The property that this very step violates."""
+    halfway: S | None = None
+    """Of a step that is two in one: what is judged in between, and nobody ever sees."""
 
 
 @dataclass(frozen=True, slots=True)

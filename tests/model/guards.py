@@ -27,6 +27,7 @@ class Never(StrEnum):
     ONCE = "a job is reopened once for one loss"
     WISH = "a refresh that has not begun is not turned into a repair"
     FOREIGN = "a lease is extended and given back by its holder alone"
+    OWN = "nobody takes the next claim of its own for somebody else's"
     EXPIRED = "a lease whose time is over at its holder is not extended"
     STOPS = "a worker that has lost its lease stops before its next step"
     WRITERS = "a part gets bytes from one writer at a time"
@@ -72,6 +73,7 @@ class Guard(StrEnum):
     RENEW_TOKEN = "lock-token-on-renewal"
     RENEW_EXPIRED = "renewal-of-what-is-over"
     RENEW_FENCE = "fence-on-renewal"
+    FENCE_CHANGES = "no-fence-while-it-changes"
     CHECK = "lease-check"
     FENCE_UP = "fence-up-on-claim"
     FENCE = "fence-on-record"
@@ -83,6 +85,8 @@ class Guard(StrEnum):
     LEASE_FREE = "lease-free-on-claim"
     RECORD_STATE = "state-on-record"
     LET_GO = "let-go"
+    OWED_TOKEN = "token-on-hand-back"
+    ONWARD_NEW = "onward-to-what-is-new"
     REPLAY = "replay"
     FIRST_RESULT = "first-result-stays"
     PROBE = "probe"
@@ -132,6 +136,10 @@ CASES = (
     Case(G.RENEW_TOKEN, "`_EXTEND`, lease/lock.py", "A lock is extended only by whom its token names."),
     Case(G.RENEW_EXPIRED, "`Heartbeat.beat`, lease/heartbeat.py", "A lease that is lost here is not extended there."),
     Case(G.RENEW_FENCE, "`SqlJobs.renew`, db/jobs.py", "The row's lease is renewed under one's own fence only."),
+    Case(
+        G.FENCE_CHANGES, "`_Hand.ending`, pipeline/ending.py, and `Heartbeat.beat`, lease/heartbeat.py",
+        "While its holder claims onward, a lease has no fence that a heartbeat could find overtaken.", 0,
+    ),
     Case(G.CHECK, "`HeldLease.check`, lease/held.py", "After each step, a look whether the lease is still ours."),
     Case(G.FENCE_UP, "`SqlJobs.claim`, db/jobs.py", "Every claim raises the fence."),
     Case(
@@ -139,6 +147,14 @@ CASES = (
         "Every write of a stage says `WHERE fence = mine`, of the job's row and of the op.", 1, frozenset({F.STOP}),
     ),
     Case(G.LET_GO, "`guarded`, db/guards.py", "Who has recorded, failed or handed back writes no more."),
+    Case(
+        G.OWED_TOKEN, "`_HANDED_BACK`, db/jobs.py",
+        "What is owed under either of two fences is handed back only if the row bears one's own token.",
+    ),
+    Case(
+        G.ONWARD_NEW, "`_Hand._next`, pipeline/ending.py",
+        "Only an op that nobody has begun is claimed with the end of the one in front of it.",
+    ),
     Case(G.LEASE_FREE, "`lease_free` in `SqlJobs.claim`, db/jobs.py", "A claim wants the row's lease to be free."),
     Case(G.PAUSED, "`SqlJobs.claim`, db/jobs.py", "A claim wants the job not to be paused."),
     Case(G.RUN, "`SqlJobs.claim`, db/jobs.py", "A message counts for its own run only."),
@@ -158,7 +174,7 @@ CASES = (
         1, frozenset({F.REFRESH}),
     ),
     Case(G.PROBE, "`Finalize.probe`, pipeline/stages/finalize.py", "A started op is first asked of the world."),
-    Case(G.ONE_TRANSACTION, "`_carry_out`, pipeline/runner.py", "Result, registry and state are one transaction."),
+    Case(G.ONE_TRANSACTION, "`SqlEndings.end`, db/endings.py", "Result, registry and state are one transaction."),
     Case(G.EFFECT_FIRST, "`_carry_out`, pipeline/runner.py", "The effect comes before the record.", 0),
     Case(G.COMMIT_FIRST, "`_stage`, tasks.py", "The next message is sent after the commit.", 0),
     Case(G.RESEND, "`dispatch_lost`, pipeline/dispatch.py", "A message that must be lost is sent again."),

@@ -23,9 +23,9 @@ class Model:
     def steps(self, w: World) -> Iterator[Step[World]]:
         for me in (0, 1):
             for step in self._workers.steps(w, me):
-                yield from self._on(_judged(w, step), me)
+                yield from self._on(judged(w, step), me)
         for step in self._around.steps(w):
-            yield _judged(w, step)
+            yield judged(w, step)
 
     def _on(self, step: Step[World], me: int) -> Iterator[Step[World]]:
         """To take the lock and ask the ledger, to record and let go, is one step, unless something goes wrong between.
@@ -38,14 +38,17 @@ class Model:
         for fault in self._around.between(step.then, me):
             yield fault._replace(text=f"{step.text}; {fault.text}")
         for following in self._workers.steps(step.then, me):
-            judged = _judged(step.then, following)
-            yield from self._on(judged._replace(text=f"{step.text}; {judged.text}"), me)
+            found = judged(step.then, following)
+            yield from self._on(found._replace(text=f"{step.text}; {found.text}"), me)
 
 
-def _judged(w: World, step: Step[World]) -> Step[World]:
-    """What must hold of any step at all."""
+def judged(w: World, step: Step[World]) -> Step[World]:
+    """What must hold of any step at all; of one that is two in one, of both."""
     if step.broken:
         return step
+    if step.halfway is not None:
+        first = judged(w, step._replace(then=step.halfway, halfway=None))
+        return step._replace(broken=first.broken or judged(step.halfway, step._replace(halfway=None)).broken)
     before, after = w.row, step.then.row
     if after.run < before.run or (before.state is not after.state and (before.state, after.state) not in _STEPS):
         return step._replace(broken=Never.TABLE)

@@ -33,6 +33,9 @@ _HOLDS = """\
   attempts, then the job has failed for good.
 - Two workers, each of which may be stopped or killed between any two steps. Who was stopped and wakes up does the one
   step that it was about to do, and only then looks at its lease: that is the late write.
+- What follows a stage is left to its message, or claimed in the same step by the worker that has recorded it (ADR 42).
+  Which of the two depends on queues and on processes that end, so everywhere either may be. Both halves of that step
+  must hold by themselves; and where its answer is lost, its worker owes both fences.
 - Runs that take up a finished job again, because somebody wants it refreshed or because its file is gone; the wish for
   one that is taken back; and pauses.
 - Messages in no order. Time is only "over" or "not yet"; a lease runs out whenever nobody renews it.
@@ -44,7 +47,12 @@ A guard is one protection, also where several statements say it: the fence stand
 of its op, which are one transaction, and so `fence-on-record` is all of them. The row's alone would do; LEASE-2 wants
 each late write to be refused by itself, and [mutants.md](mutants.md) shows that tests notice when the op's is gone.
 
-What it leaves out: runs without the network (replay); files that go bad under their final name; a second job, except
+That a job must not be paused is asked of the claim within such a step too (`_moved`, db/endings.py), and no guard here:
+a pause lets go of the row under a fence of its own, and that alone refuses the step. A test sees to it that a paused
+job never has a holder.
+
+What it leaves out: stages that go on record with the one in front of them, under its fence (here each has a claim of
+its own); runs without the network (replay); files that go bad under their final name; a second job, except
 that it publishes the same bytes; `head` finding a known URL; the bytes that `dedupe` shares; the parts of the queue
 that say who comes first. The release of a provably dead worker's lease (ADR 5) is the same as that lease running out at
 once.
@@ -122,16 +130,21 @@ def _case(case: Case) -> Iterator[str]:
     yield ""
 
 
+_ONWARD = "; with it A"
+
+
 def _told(steps: tuple[str, ...]) -> list[str]:
     """One stage after the other going well is one line: the harm is in what follows."""
     told: list[str] = []
     last = ""
-    quiet = [number for number, step in enumerate(steps) if " records `" in step and "is sent" in step]
+    quiet = [n for n, step in enumerate(steps) if " records `" in step and ("is sent" in step or _ONWARD in step)]
     begun = next((number for number, step in enumerate(steps) if not _calm(step)), len(steps))
     calm = [number for number in quiet if number < begun]
     if len(calm) > 1:
         last = steps[calm[-1]].split(": ")[-1 if "; " not in steps[calm[-1]] else 1].split(";")[0]
-        told.append(f"A alone does all stages up to {last}, and the message for the next one is sent")
+        _, onward, claim = steps[calm[-1]].partition(_ONWARD)
+        then = f"with the last of them it{claim}" if onward else "the message for the next one is sent"
+        told.append(f"A alone does all stages up to {last}, and {then}")
         steps = steps[calm[-1] + 1 :]
     return [*told, *steps]
 

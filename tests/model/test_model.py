@@ -9,9 +9,10 @@ import pytest
 
 from dlpipe.core import states
 from tests.model import page
+from tests.model.explorer import Step
 from tests.model.guards import CASES, EVERY_FAULT, Case, Fault, Guard, Never
-from tests.model.job import ended, explored
-from tests.model.world import World, canonical
+from tests.model.job import ended, explored, judged
+from tests.model.world import Row, World, canonical
 
 pytestmark = pytest.mark.xdist_group("model")
 ROOT = Path(__file__).resolve().parents[2]
@@ -99,6 +100,25 @@ def test_worlds_that_differ_in_names_alone_are_one() -> None:
         )
         assert canonical(twin) == world
         assert canonical(world) == world
+
+
+def test_a_paused_job_has_no_holder() -> None:
+    """So a claim in the same step as a record needs no guard of its own against a pause (docs/model.md)."""
+    paused = [world.row for world in explored(2, faults=[Fault.PAUSE, Fault.STOP, Fault.UNANSWERED]).seen]
+    paused = [row for row in paused if row.paused]
+    assert paused
+    assert {row.owner for row in paused} == {None}
+
+
+def test_what_is_claimed_onward_is_judged_in_both_halves() -> None:
+    """RESUME_OK is met, and HEAD_DONE to STREAMING is no step of the table."""
+    before = World(row=Row(state=states.State.HEAD_DONE))
+    halfway, then = (
+        before._replace(row=Row(state=state)) for state in (states.State.RESUME_OK, states.State.STREAMING)
+    )
+    assert judged(before, Step("", then)).broken == Never.TABLE
+    assert not judged(before, Step("", then, halfway=halfway)).broken
+    assert judged(before, Step("", then, halfway=before._replace(row=Row()))).broken == Never.TABLE
 
 
 def test_a_new_job_has_not_ended() -> None:

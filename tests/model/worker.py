@@ -36,7 +36,7 @@ class Workers(Effects):
             case "held":
                 yield self._claim(w, me)
             case "record":
-                yield self._record(w, me)
+                yield from self._end(w, me)
             case "giveup":
                 yield self._give_up(w, me)
             case "leave":
@@ -169,8 +169,59 @@ class Workers(Effects):
 
     # ── the end of a stage ────────────────────────────────────────────────────────────────────────
 
+    def _end(self, w: World, me: int) -> Iterator[Step[World]]:
+        """`end` (pipeline/ending.py): on record, and the next stage waits for its message, or is claimed at once.
+
+        Which of the two depends on queues and on whether the process is ending, so either may be.
+        """
+        recorded, op = self._record(w, me), w.op(self.key(w.workers[me]))
+        yield recorded
+        # What an earlier run has finished ends the hand.
+        if not recorded.broken and recorded.then.workers[me].goes_on and op and not op.done:
+            yield from self._onward(w, me, recorded)
+
+    def _onward(self, w: World, me: int, recorded: Step[World]) -> Iterator[Step[World]]:
+        """`SqlEndings.end` (db/endings.py) with an `Onward`: the end of a claim and the next claim in one step.
+
+        Both halves are what they are alone. The lease in Redis stays; a claim that was refused changes nothing.
+        """
+        worker, name, halfway = w.workers[me], NAMES[me], recorded.then
+        following = flow.STAGES[flow.STAGES.index(flow.stage(worker.stage)) + 1]
+        held = Worker("held", following.name, worker.run, unlocked=worker.unlocked, lost=worker.lost)
+        begun = self._op_of(halfway, following, worker.run)
+        if begun is not None and self.has(Guard.ONWARD_NEW):
+            return  # who claims it has to ask the world first
+        new = halfway._replace(ops=tuple(op for op in halfway.ops if op is not begun))
+        claimed = self._claim(new.with_worker(me, held), me)
+        mine = claimed.then.workers[me]
+        if mine.fence < 0:
+            return
+        if worker.lost and mine.at == "record" and self.has(Guard.CHECK):
+            # That the lease is lost came out after the last look at it: the one in front of the next record will tell.
+            claimed = claimed._replace(then=claimed.then.with_worker(me, mine._replace(at="giveup")))
+        broken = claimed.broken or (Never.TWICE if begun is not None and begun.done else "")
+        text = f"{recorded.text}; with it {claimed.text}"
+        yield Step(text, claimed.then, broken=broken, halfway=halfway)
+        if not self.has(Guard.FENCE_CHANGES) and w.lock == me and not worker.lost:
+            # The heartbeat had set out with the fence of the claim that is ended now.
+            text += f"; {name}'s heartbeat finds its fence overtaken"
+            then = claimed.then.with_worker(me, mine._replace(lost=1))
+            yield Step(text, then, broken=Never.OWN, halfway=halfway)
+
+    def said_again(self, w: World, then: World, me: int) -> Step[World] | None:
+        """`LoneEndings.end` (db/endings.py): a record whose connection breaks is said once more; None: it does nothing."""
+        again = self._record(then.with_worker(me, w.workers[me]), me)
+        if again.then.row is then.row:
+            return None
+        text = f"{NAMES[me]} records, the connection breaks, and it says so once more: {again.text}"
+        return again._replace(text=text, broken=again.broken or Never.TWICE)
+
+    def _op_of(self, w: World, stage: StageRow, run: int) -> Op | None:
+        sha = self._named(w, stage, run)
+        return None if sha is None else w.op((stage.op.value, run if len(sha) == 0 else sha))
+
     def _record(self, w: World, me: int) -> Step[World]:
-        """The one transaction at the end of `_carry_out` (pipeline/runner.py)."""
+        """The one step of `SqlEndings.end` (db/endings.py)."""
         worker = w.workers[me]
         stage = flow.stage(worker.stage)
         name, target = NAMES[me], TARGET[stage.name]
@@ -230,17 +281,24 @@ class Workers(Effects):
         left = IDLE if nothing else then.workers[me]._replace(at="leave", file=-1)
         return Step(text, then.with_worker(me, left), broken=broken)
 
-    def _handed_back(self, w: World, me: int) -> tuple[World, str, str]:
-        worker = w.workers[me]
-        if not self.counts(w, worker, states.sources(State.FAILED, Moment.FAIL)):
+    def _handed_back(self, w: World, me: int, further: int = 0) -> tuple[World, str, str]:
+        """`_HANDED_BACK` (db/jobs.py), also of so many fences `further` than its own."""
+        allowed, worker = states.sources(State.FAILED, Moment.FAIL), w.workers[me]
+        owed = (worker._replace(fence=worker.fence + more) for more in range(further + 1))
+        ours = w.row.owner == me or not self.has(Guard.OWED_TOKEN)
+        if not (ours and any(self.counts(w, claim, allowed) for claim in owed)):
             return w, f"{NAMES[me]} has nothing to hand back", ""
         row = w.row._replace(owner=None, live=False, published=False, due=True)
         broken = Never.OVERTAKEN if w.holder != me else ""
         return w._replace(row=row, holder=None), f"{NAMES[me]} hands the job back: a new run is due", broken
 
     def _return_claim(self, w: World, me: int) -> Step[World]:
-        """`_return_claims` (pipeline/runner.py): the ledger did not answer to the record."""
-        then, text, broken = self._handed_back(w, me)
+        """`_return_claims` (pipeline/runner.py): the ledger did not answer to the record.
+
+        Nobody knows whether it has claimed onward, so it owes its fence and the next one. Of the two only one can be in
+        the row, and nobody but itself can bring the other there under its token: to ask for both is one step.
+        """
+        then, text, broken = self._handed_back(w, me, further=1)
         return Step(text, then.with_worker(me, IDLE), broken=broken)
 
     def _leave(self, w: World, me: int) -> Step[World]:

@@ -172,6 +172,7 @@ def _plain(world: World) -> World:
     ops = [o for o in world.ops if not isinstance(o.key[1], int) or o.key[1] >= row.run or o.key[1] in busy]
     ops = [_settled(o, ops, workers) for o in ops]
     fences = {row.fence, *(w.fence for w in workers if w.fence >= 0), *(o.fence for o in ops if o.fence >= 0)}
+    fences |= {w.fence + 1 for w in workers if w.at == "owes"}  # an answer that is lost owes two
     if part is not None:
         fences.add(part.fence)
     if world.slow is not None:
