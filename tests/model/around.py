@@ -166,7 +166,7 @@ class Around:
             yield from self._unanswered(w, me)
 
     def _unanswered(self, w: World, me: int) -> Iterator[Step[World]]:
-        """LedgerUnavailable in `_in_hand`: nobody knows whether the record was committed, and the next claim with it."""
+        """LedgerUnavailable in `_in_hand`: nobody knows whether it was committed, and the next claim with it."""
         name, owes = NAMES[me], Worker("owes", fence=w.workers[me].fence)
         for step in self._workers.steps(w, me):
             if step.broken or step.then.row is w.row:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Generic, NamedTuple, TypeVar
 
@@ -59,6 +61,25 @@ def explore(
 
     With `stuck`, also demand that an end can be reached from everywhere by steps that help; the name of that property.
     """
+    with _nothing_swept():
+        return _explored(start, steps, canonical, ended, stuck, limit)
+
+
+@contextmanager
+def _nothing_swept() -> Iterator[None]:
+    """No state refers to itself, and to look through all of them for cycles takes its time."""
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was:
+            gc.enable()
+
+
+def _explored(
+    start: S, steps: Steps[S], canonical: Canonical[S], ended: Callable[[S], bool], stuck: str, limit: int
+) -> Explored[S]:
     first = canonical(start)
     found: Explored[S] = Explored(states=1, seen={first: 0})
     order = [first]

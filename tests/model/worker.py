@@ -209,7 +209,7 @@ class Workers(Effects):
             yield Step(text, then, broken=Never.OWN, halfway=halfway)
 
     def said_again(self, w: World, then: World, me: int) -> Step[World] | None:
-        """`LoneEndings.end` (db/endings.py): a record whose connection breaks is said once more; None: it does nothing."""
+        """`LoneEndings.end` (db/endings.py): said once more when its connection breaks; None: that does nothing."""
         again = self._record(then.with_worker(me, w.workers[me]), me)
         if again.then.row is then.row:
             return None

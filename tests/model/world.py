@@ -141,7 +141,9 @@ class World(NamedTuple):
 
 def canonical(world: World) -> World:
     """One world for all that differ only in names: which worker is which, how high a fence is, a file's number."""
-    world = world._replace(workers=(_needed(world.workers[0]), _needed(world.workers[1])))
+    needed = (_needed(world.workers[0]), _needed(world.workers[1]))
+    if needed != world.workers:
+        world = world._replace(workers=needed)
     one, other = (_order(world, me) for me in (0, 1))
     if one == other:
         mine, theirs = _plain(world), _plain(_exchanged(world))
@@ -190,17 +192,34 @@ def _plain(world: World) -> World:
         order.setdefault(file, len(order))
     files = tuple(world.files[file] for file in order)
     order[-1] = -1
-    one, other = (w._replace(fence=rank[w.fence], file=order[w.file]) for w in workers)
-    return world._replace(
-        row=row._replace(fence=rank[row.fence]),
-        workers=(one, other),
-        ops=tuple(o._replace(fence=rank.get(o.fence, o.fence)) for o in ops),
-        part=part and part._replace(file=order[part.file], fence=rank[part.fence]),
-        files=files,
-        finals=tuple((name, order[file]) for name, file in world.finals),
-        slow=None if world.slow is None else rank[world.slow],
-        looked=None if world.looked is None else (rank[world.looked[0]], world.looked[1]),
+    # Spelled out: this is where the time of a walk goes, and most of it stays as it is.
+    one, other = (
+        w
+        if rank[w.fence] == w.fence and order[w.file] == w.file
+        else w._replace(fence=rank[w.fence], file=order[w.file])
+        for w in workers
     )
+    return World(
+        row if rank[row.fence] == row.fence else row._replace(fence=rank[row.fence]),
+        world.lock,
+        world.messages,
+        (one, other),
+        tuple([_ranked(o, rank.get(o.fence, o.fence)) for o in ops]),
+        part and Part(order[part.file], rank[part.fence], part.vouched),
+        files,
+        tuple([(name, order[file]) for name, file in world.finals]),
+        world.server,
+        world.artifacts,
+        None if world.slow is None else rank[world.slow],
+        None if world.looked is None else (rank[world.looked[0]], world.looked[1]),
+        world.marked,
+        world.faults,
+        world.holder,
+    )
+
+
+def _ranked(op: Op, fence: int) -> Op:
+    return op if op.fence == fence else Op(op.key, op.done, op.run, fence, op.result, op.failed)
 
 
 def _needed(worker: Worker) -> Worker:
@@ -211,7 +230,7 @@ def _needed(worker: Worker) -> Worker:
         case "leave" | "giveup" | "owes":
             fence = -1 if worker.at == "leave" else worker.fence
             return Worker(worker.at, fence=fence, stopped=worker.stopped, half=worker.half)
-        case "record":
+        case "record" if worker.placed or worker.version:
             return worker._replace(placed=False, version="")
         case _:
             return worker
@@ -219,6 +238,10 @@ def _needed(worker: Worker) -> Worker:
 
 def _settled(op: Op, ops: list[Op], workers: tuple[Worker, ...]) -> Op:
     """The fence of a finished op counts where somebody still has it; else only which is the newest of its kind."""
-    if not op.done or any(w.fence == op.fence for w in workers if w.fence >= 0):
+    if not op.done or (op.fence >= 0 and op.fence in (workers[0].fence, workers[1].fence)):
         return op
-    return op._replace(fence=-1 - sum(o.done and o.key[0] == op.key[0] and o.fence > op.fence for o in ops))
+    kind, newer = op.key[0], 0
+    for o in ops:
+        if o.fence > op.fence and o.done and o.key[0] == kind:
+            newer += 1
+    return _ranked(op, -1 - newer)
