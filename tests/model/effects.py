@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from dlpipe.core import flow, recovery, states
+from dlpipe.core import flow, recovery
 from dlpipe.core.errors import Retryable
 from dlpipe.core.retries import RetryPolicy
 from dlpipe.core.states import Moment, State
+from tests.model import table
 from tests.model.explorer import Step
 from tests.model.guards import Guard, Never
 from tests.model.world import EMPTY, WHOLE, Part, Worker, World
@@ -49,7 +50,7 @@ class Effects:
         worker, row = w.workers[me], w.row
         left = w.with_worker(me, worker._replace(at="leave", file=-1))
         text = f"{NAMES[me]}: {why}"
-        if not self.counts(w, worker, states.sources(State.FAILED, Moment.FAIL)):
+        if not self.counts(w, worker, table.sources(State.FAILED, Moment.FAIL)):
             return Step(f"{text}; and it may not say so: its fence was overtaken", left)
         write = recovery.after_failure(Retryable(why, code="failed"), row.state, row.attempts, "", 0.0, POLICY)
         waits = write.due_after_s is not None

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dlpipe.core import flow, recovery, states
+from dlpipe.core import recovery, states
 from dlpipe.core.states import Moment, State
+from tests.model import table
 from tests.model.effects import POLICY
 from tests.model.explorer import Step
 from tests.model.guards import Guard, Never
@@ -37,9 +38,9 @@ class Healing:
     def _sent(w: World, who: str) -> Step[World]:
         """`_hint` (db/backlog.py)."""
         row = w.row
-        starts = states.start_target(row.state) if row.due else None
+        starts = table.start_target(row.state) if row.due else None
         run = row.run + (1 if starts else 0)
-        stage = flow.remaining(starts or row.state)[0]
+        stage = table.remaining(starts or row.state)[0]
         marked = w._replace(row=row._replace(published=True))
         return Step(f"{who} the message `{stage.name}` of run {run}", marked.sent(stage.name, run))
 
@@ -61,7 +62,7 @@ class Healing:
     def _orphaned(self, w: World, fence: int) -> Step[World]:
         row = w.row
         same = row.fence == fence or not self.has(Guard.ORPHAN_COMPARE)
-        if row.state not in states.sources(State.FAILED, Moment.FAIL) or row.owner is None or row.due or not same:
+        if row.state not in table.sources(State.FAILED, Moment.FAIL) or row.owner is None or row.due or not same:
             return Step("reconcile finds that somebody else has the job now", w)
         write = recovery.after_crash(row.attempts, "", POLICY)
         freed = row._replace(
@@ -107,7 +108,7 @@ class Healing:
         waits = row.due and target is row.state
         others = tuple(one for one in w.marked if one[0] != name)
         if name == w.newest() and not (target and same and free and not (waits and self.has(Guard.REOPEN_WISH))):
-            if row.fence != fence or not states.is_terminal(row.state, retry_due=row.due):
+            if row.fence != fence or not table.is_terminal(row.state, retry_due=row.due):
                 return Step("reconcile leaves the lost file to the run that there is", w)
             target = None
         if target is None or name != w.newest():

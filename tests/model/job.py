@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from dlpipe.core import states
+from tests.model import table
 from tests.model.around import Around
 from tests.model.explorer import Explored, Step, explore
 from tests.model.guards import ALL, EVERY_FAULT, Fault, Guard, Never
@@ -52,7 +53,7 @@ def judged(w: World, step: Step[World]) -> Step[World]:
     before, after = w.row, step.then.row
     if after.run < before.run or (before.state is not after.state and (before.state, after.state) not in _STEPS):
         return step._replace(broken=Never.TABLE)
-    rests = after.paused or states.is_terminal(after.state, retry_due=after.due)
+    rests = after.paused or table.is_terminal(after.state, retry_due=after.due)
     if after is not before and rests and step.then.under_way():
         return step._replace(broken=Never.UNDER_WAY)
     if step.then.files is not w.files and any(step.then.files[f] != name for name, f in step.then.finals):
@@ -64,7 +65,7 @@ def ended(w: World) -> bool:
     """Nothing happens by itself any more, and the result's file is there, or known to be lost."""
     name = w.newest()
     kept = name is None or w.is_right(name) or any(name == known for known, _ in w.marked)
-    return kept and states.is_terminal(w.row.state, retry_due=w.row.due)
+    return kept and table.is_terminal(w.row.state, retry_due=w.row.due)
 
 
 def explored(

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from dlpipe.core import states
 from dlpipe.core.states import Moment, State
+from tests.model import table
 from tests.model.explorer import Step
 from tests.model.guards import Fault, Guard, Never
 from tests.model.world import World
@@ -24,7 +25,7 @@ class Wishes:
     def steps(self, w: World) -> Iterator[Step[World]]:
         row = w.row
         for_good = row.state is State.FAILED and not row.due
-        allowed = states.sources(State.CANCELED, Moment.CANCEL) if self.has(Guard.CANCEL_STATE) else frozenset(State)
+        allowed = table.sources(State.CANCELED, Moment.CANCEL) if self.has(Guard.CANCEL_STATE) else frozenset(State)
         if self._may(Fault.CANCEL) and row.state in states.withdrawable() and row.due:
             as_before = row._replace(due=False, published=False, purpose="", paused=False)
             yield Step("somebody takes back the wish for a further run", w._replace(row=as_before))
@@ -48,7 +49,7 @@ class Wishes:
         if self._may(Fault.REFRESH) and (for_good or (row.state in states.refreshable() and not row.due)):
             again = row._replace(due=True, attempts=0, published=False, purpose="refresh")
             yield Step("somebody wants the job refreshed", w._replace(row=again))
-        if self._may(Fault.PAUSE) and not row.paused and not states.is_terminal(row.state, retry_due=row.due):
+        if self._may(Fault.PAUSE) and not row.paused and not table.is_terminal(row.state, retry_due=row.due):
             rests = row._replace(
                 fence=row.fence + (1 if self.has(Guard.PAUSE_FENCE_UP) else 0),
                 owner=None,

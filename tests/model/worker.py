@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dlpipe.core import flow, states
 from dlpipe.core.flow import StageRow
 from dlpipe.core.states import Moment, State
+from tests.model import table
 from tests.model.effects import NAMES, Effects
 from tests.model.explorer import Step
 from tests.model.guards import Guard, Never
@@ -84,12 +85,12 @@ class Workers(Effects):
         within = (
             (row.run == run or not self.has(Guard.RUN))
             and (not row.due or not self.has(Guard.DUE))
-            and (row.state in states.claimable(stage.name) or not self.has(Guard.STATE))
+            and (row.state in table.claimable(stage.name) or not self.has(Guard.STATE))
         )
         begins = (
             (row.run == run - 1 or (not self.has(Guard.RUN) and row.due))
             and (row.due or not self.has(Guard.DUE_START))
-            and row.state in flow.startable(stage.name)
+            and row.state in table.startable(stage.name)
         )
         if not (free and open_ and (within or begins)):
             if row.run == run and flow.is_past(row.state, stage.name):
@@ -99,7 +100,7 @@ class Workers(Effects):
         if within:
             entered = states.on_claim(stage.name) or row.state
         else:
-            entered = states.start_target(row.state) or row.state
+            entered = table.start_target(row.state) or row.state
         sha = self._named(w, stage, run)
         if sha is None:
             return Step(f"{name} comes out of order: refused", w.with_worker(me, worker._replace(at="leave")))
@@ -164,7 +165,7 @@ class Workers(Effects):
     @staticmethod
     def _next(worker: Worker, stage: StageRow, state: State) -> Worker:
         """`Done.goes_on` (pipeline/runner.py)."""
-        on = bool(flow.remaining(state)) and state not in states.FINISHED and stage is not flow.STAGES[-1]
+        on = bool(table.remaining(state)) and state not in states.FINISHED and stage is not flow.STAGES[-1]
         return worker._replace(at="leave", goes_on=on)
 
     # ── the end of a stage ────────────────────────────────────────────────────────────────────────
@@ -225,7 +226,7 @@ class Workers(Effects):
         worker = w.workers[me]
         stage = flow.stage(worker.stage)
         name, target = NAMES[me], TARGET[stage.name]
-        counts = self.counts(w, worker, states.sources(target, Moment.FINISH, stage.name))
+        counts = self.counts(w, worker, table.sources(target, Moment.FINISH, stage.name))
         op = w.op(self.key(worker))
         fenced = op is not None and (op.fence == worker.fence or not self.has(Guard.FENCE))
         if op is None or not fenced or not (counts or not self.has(Guard.ONE_TRANSACTION)):
@@ -250,7 +251,7 @@ class Workers(Effects):
             broken = Never.THERE
         if not counts:
             return Step(f"{name} records `{stage.name}`, and the state does not follow", then, broken=broken)
-        ended = states.is_terminal(target, retry_due=False)
+        ended = table.is_terminal(target, retry_due=False)
         purpose = "" if ended else w.row.purpose
         row = w.row._replace(state=target, owner=None, live=False, published=not ended, purpose=purpose)
         then = then._replace(row=row, holder=None)
@@ -267,7 +268,7 @@ class Workers(Effects):
         if worker.stage == flow.STAGES[-1].name or w.row.fence != worker.fence:
             return
         text = f"by mistake `{worker.stage}` asks for {wrong}"
-        if not self.counts(w, worker, states.sources(wrong, Moment.FINISH, worker.stage)):
+        if not self.counts(w, worker, table.sources(wrong, Moment.FINISH, worker.stage)):
             yield self.fails(w, me, text)
             return
         row = w.row._replace(state=wrong, owner=None, live=False, published=False)
@@ -283,7 +284,7 @@ class Workers(Effects):
 
     def _handed_back(self, w: World, me: int, further: int = 0) -> tuple[World, str, str]:
         """`_HANDED_BACK` (db/jobs.py), also of so many fences `further` than its own."""
-        allowed, worker = states.sources(State.FAILED, Moment.FAIL), w.workers[me]
+        allowed, worker = table.sources(State.FAILED, Moment.FAIL), w.workers[me]
         owed = (worker._replace(fence=worker.fence + more) for more in range(further + 1))
         ours = w.row.owner == me or not self.has(Guard.OWED_TOKEN)
         if not (ours and any(self.counts(w, claim, allowed) for claim in owed)):
