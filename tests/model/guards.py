@@ -141,9 +141,11 @@ CASES = (
         "While its holder claims onward, a lease has no fence that a heartbeat could find overtaken.", 0,
     ),
     Case(G.CHECK, "`HeldLease.check`, lease/held.py", "After each step, a look whether the lease is still ours."),
-    Case(G.FENCE_UP, "`SqlJobs.claim`, db/jobs.py", "Every claim raises the fence."),
     Case(
-        G.FENCE, "`guarded`, db/guards.py, and with it `SqlLedger.finish`, db/ledger.py",
+        G.FENCE_UP, "`SqlJobs.claim`, db/jobs.py, and `_moved`, db/endings.py", "Every claim raises the fence.",
+    ),
+    Case(
+        G.FENCE, "`guarded`, db/guards.py, and with it `finishing`, db/ledger.py",
         "Every write of a stage says `WHERE fence = mine`, of the job's row and of the op.", 1, frozenset({F.STOP}),
     ),
     Case(G.LET_GO, "`guarded`, db/guards.py", "Who has recorded, failed or handed back writes no more."),
@@ -170,7 +172,7 @@ CASES = (
     ),
     Case(G.REPLAY, "`_claim`, pipeline/runner.py", "What this run has recorded is not done again."),
     Case(
-        G.FIRST_RESULT, "`SqlLedger.finish`, db/ledger.py", "A finished op keeps its first result.",
+        G.FIRST_RESULT, "`finishing`, db/ledger.py", "A finished op keeps its first result.",
         1, frozenset({F.REFRESH}),
     ),
     Case(G.PROBE, "`Finalize.probe`, pipeline/stages/finalize.py", "A started op is first asked of the world."),

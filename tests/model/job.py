@@ -54,6 +54,8 @@ def judged(w: World, step: Step[World]) -> Step[World]:
     if after.run < before.run or (before.state is not after.state and (before.state, after.state) not in _STEPS):
         return step._replace(broken=Never.TABLE)
     rests = after.paused or table.is_terminal(after.state, retry_due=after.due)
+    if after.paused and after.owner is not None:
+        return step._replace(broken=Never.PAUSED)
     if after is not before and rests and step.then.under_way():
         return step._replace(broken=Never.UNDER_WAY)
     if step.then.files is not w.files and any(step.then.files[f] != name for name, f in step.then.finals):

@@ -48,14 +48,13 @@ of its op, which are one transaction, and so `fence-on-record` is all of them. T
 each late write to be refused by itself, and [mutants.md](mutants.md) shows that tests notice when the op's is gone.
 
 That a job must not be paused is asked of the claim within such a step too (`_moved`, db/endings.py), and no guard here:
-a pause lets go of the row under a fence of its own, and that alone refuses the step. A test sees to it that a paused
-job never has a holder.
+a pause lets go of the row under a fence of its own, and that alone refuses the step. So no paused job
+ever has a holder, and each step is looked at for that.
 
 What it leaves out: stages that go on record with the one in front of them, under its fence (here each has a claim of
-its own); runs without the network (replay); files that go bad under their final name; a second job, except
-that it publishes the same bytes; `head` finding a known URL; the bytes that `dedupe` shares; the parts of the queue
-that say who comes first. The release of a provably dead worker's lease (ADR 5) is the same as that lease running out at
-once.
+its own); runs without the network (replay); files that go bad under their final name; a second job, except that it
+publishes the same bytes; `head` finding a known URL; the bytes that `dedupe` shares; the parts of the queue that say
+who comes first. The release of a provably dead worker's lease (ADR 5) is the same as that lease running out at once.
 """
 
 _LIVES = """\

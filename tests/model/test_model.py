@@ -24,7 +24,7 @@ def test_whatever_one_thing_goes_wrong_nothing_breaks() -> None:
     found = explored(1)
     assert found.complete
     assert found.wrong is None
-    assert found.states > 3_000
+    assert found.states > 4_000
 
 
 @pytest.mark.slow
@@ -33,7 +33,7 @@ def test_whatever_two_things_go_wrong_nothing_breaks() -> None:
     found = explored(2)
     assert found.complete
     assert found.wrong is None
-    assert found.states > 150_000
+    assert found.states > 250_000
 
 
 @pytest.mark.slow
@@ -102,12 +102,12 @@ def test_worlds_that_differ_in_names_alone_are_one() -> None:
         assert canonical(world) == world
 
 
-def test_a_paused_job_has_no_holder() -> None:
-    """So a claim in the same step as a record needs no guard of its own against a pause (docs/model.md)."""
-    paused = [world.row for world in explored(2, faults=[Fault.PAUSE, Fault.STOP, Fault.UNANSWERED]).seen]
-    paused = [row for row in paused if row.paused]
-    assert paused
-    assert {row.owner for row in paused} == {None}
+def test_a_paused_job_with_a_holder_is_judged_wrong() -> None:
+    """That none has one is why a claim onward needs no guard of its own against a pause (docs/model.md)."""
+    held = World(row=Row(state=states.State.HEAD_DONE, owner=0, live=True))
+    paused = held._replace(row=held.row._replace(paused=True))
+    assert judged(held, Step("", paused)).broken == Never.PAUSED
+    assert not judged(held, Step("", paused._replace(row=paused.row._replace(owner=None, live=False)))).broken
 
 
 def test_what_is_claimed_onward_is_judged_in_both_halves() -> None:
