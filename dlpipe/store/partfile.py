@@ -11,6 +11,7 @@ from contextlib import suppress
 from dlpipe.core.crash import crash_point
 from dlpipe.core.errors import LeaseLost, Postponed
 from dlpipe.core.remote import RemoteFacts
+from dlpipe.store.folders import disk_errors
 from dlpipe.store.sidecar import Checkpoint, Sidecar
 
 BUSY_AGAIN_S = 30.0
@@ -139,7 +140,8 @@ class PartFile:
 
     def go_on(self, fence: int) -> None:
         # The sidecar may still name the fence before: whoever comes next overtakes the one as well as the other.
-        self._check_ours()
+        with disk_errors():
+            self._check_ours()
         self._fence = fence
         if self._side is not None:
             self._side.fence = fence

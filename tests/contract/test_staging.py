@@ -307,3 +307,21 @@ def begin(part: Part) -> None:
 def write_and_finish(part: Part) -> None:
     part.write(b"abc")
     part.finish()
+
+
+def test_a_disk_that_fails_as_a_part_is_gone_on_with_is_told_by_its_code(
+    staging: Staging, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a claim tells it: without one, it would count as an error of ours."""
+
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.EIO, "the disk")
+
+    with claim(staging) as part:
+        part.begin(facts())
+        part.write(b"x")
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "stat", refuse)
+            with pytest.raises(Retryable) as failed:
+                part.go_on(2)
+    assert failed.value.code == "store_io_error"
