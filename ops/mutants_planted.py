@@ -213,7 +213,7 @@ MUTANTS = (
     ),
     Mutant(
         "guessed-fence-not-given-back", "a claim onward of which nobody heard is held until it runs out", _RUNNER,
-        "deps.unreturned.extend((work.job, replace(work.job, fence=work.job.fence + 1)))",
+        "deps.unreturned.extend(_under_either_fence(work.job))",
         "deps.unreturned.append(work.job)", (_IN_HAND, "-k", "nobody_heard"),
     ),
     Mutant(

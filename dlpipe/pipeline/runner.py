@@ -122,8 +122,7 @@ def _in_hand(deps: Deps, row: StageRow, work: Work, further: Sequence[str], bega
             try:
                 ended = _carry_out(deps, row, work, further[len(done) :], began)
             except LedgerUnavailable:
-                # Whichever of its writes it was that was not answered: it may have claimed the next stage as well.
-                deps.unreturned.extend((work.job, replace(work.job, fence=work.job.fence + 1)))
+                deps.unreturned.extend(_under_either_fence(work.job))
                 raise
         if isinstance(ended, Failed):
             return replace(ended, stages=(*done, row.name))
@@ -131,6 +130,11 @@ def _in_hand(deps: Deps, row: StageRow, work: Work, further: Sequence[str], bega
         if ended.next is None:
             return Done(ended.state, node=work.job.node, stages=done)
         (row, work), began = ended.next, deps.clock()
+
+
+def _under_either_fence(job: ArtifactJob) -> tuple[ArtifactJob, ArtifactJob]:
+    """As it was claimed, and as an end that nobody answered may have claimed it onward; only what is ours is let go."""
+    return job, replace(job, fence=job.fence + 1)
 
 
 def _dropped(deps: Deps, stage_name: str, reason: str, why: str = "") -> Dropped:
@@ -220,7 +224,8 @@ def _carry_out(deps: Deps, row: StageRow, work: Work, further: Sequence[str], be
             _is_claimed(ended.next[0])
         return ended
     except LeaseLost:
-        _hand_back(deps, held[1].job)
+        for job in _under_either_fence(held[1].job):
+            _hand_back(deps, job)
         raise
     except (LedgerUnavailable, LeaseUnavailable):
         raise

@@ -18,7 +18,7 @@ from dlpipe.core.errors import Misconfigured, Postponed
 from dlpipe.core.garbage import doubt
 from dlpipe.core.model import Scope
 from dlpipe.core.purging import PurgeFilter
-from dlpipe.core.states import State
+from dlpipe.core.states import State, Status
 from dlpipe.db import SqlDatabase
 from dlpipe.pipeline import garbage
 from dlpipe.pipeline import purge as purging
@@ -422,3 +422,21 @@ def test_in_a_store_that_is_not_this_ledgers_nothing_is_garbage(site: Site) -> N
         site.collect()
     assert refused.value.code == "store_foreign"
     assert sorted(site.root.rglob("*")) == before
+
+
+def test_a_file_that_was_given_up_and_then_brought_again_in_one_hand_stays(site: Site) -> None:
+    """Its first job only knew the URL, and so the index of hashes has no row of it in its own project."""
+    world, other = site.world, Scope("default", "other")
+    world.in_hand = True
+    world.policy(dedupe_scope="project", trust_s=86_400.0)
+    world.fetch(URL)
+    assert world.view(world.fetch(URL, project_id="other"), other).status is Status.SKIPPED
+    site.give_up(other)
+    world.policy(trust_s=0.0)
+    world.source.put(URL, A, content_type="application/pdf", etag=None)  # nothing tells whether it has changed
+    again = world.fetch(URL, project_id="other")
+    assert world.view(again, other).status is Status.COMPLETED
+    (record,) = world.artifacts(again, other)
+    site.grow_old()
+    assert site.collect().moved == 0
+    assert site.world.deps.store.is_right(record.storage_pointer, record.sha256, record.byte_size)
