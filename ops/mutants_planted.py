@@ -158,8 +158,8 @@ MUTANTS = (
     ),
     Mutant(
         "second-result-replaces-first", "an op that is finished takes another result", _LEDGER,
-        "result_json=sa.func.coalesce(_O.result_json, result),",
-        "result_json=result,", ("tests/contract/test_ledger.py",),
+        "\"result_json\": sa.func.coalesce(_O.result_json, result),",
+        "\"result_json\": result,", ("tests/contract/test_ledger.py",),
     ),
     # ── in one hand ──
     Mutant(
@@ -275,8 +275,8 @@ MUTANTS = (
     ),
     Mutant(
         "registered-without-the-claim", "who was overtaken registers his file", "dlpipe/db/registering.py",
-        "return insert.from_select(list(values), sa.select(*values.values()).select_from(moved))",
-        "return insert.values(values)",
+        "        rows = sa.select(*told.values()).select_from(moved)\n",
+        "        return insert.values(told)\n        rows = sa.select(*told.values()).select_from(moved)\n",
         (_REGISTERING, "-k", "overtaken and postgresql"),
     ),
     # ── the part in one hand ──

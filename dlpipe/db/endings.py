@@ -21,6 +21,7 @@ from dlpipe.core.ports import Ending
 from dlpipe.core.states import Moment, State
 from dlpipe.db.clock import after, now
 from dlpipe.db.guards import FREE, MY_FENCE, MY_JOB, NO_ERROR, guarded, mine, raise_why
+from dlpipe.db.inserts import own_values
 from dlpipe.db.ledger import finishing
 from dlpipe.db.ready import Ready
 from dlpipe.db.registering import registered_values, registering
@@ -64,7 +65,7 @@ def _moved(path: _Path, onward: str) -> sa.Update:
         claimed = states.on_claim(onward) or target
         values |= {"fence": _T.fence + 1, "state": claimed.value, "lease_until": after(_TTL_S)}
         moved = moved.where(_T.paused_at.is_(None))
-    return moved.values(**values)
+    return moved.values(**own_values(artifact_jobs, updated=True) | values)
 
 
 def _followed(path: _Path) -> sa.Update:
@@ -74,7 +75,7 @@ def _followed(path: _Path) -> sa.Update:
     if states.is_terminal(target, retry_due=False):
         status = states.status_of(target, retry_due=False).value
         values = {"status": status, "progress": 100, "completed_at": now(), "failed_at": None, **NO_ERROR}
-    return sa.update(jobs).values(updated_at=now(), **values)
+    return sa.update(jobs).values(**own_values(jobs, updated=True) | {"updated_at": now(), **values})
 
 
 def _op_rows(joined: int, *, onward: bool) -> list[list[sa.ColumnElement[Any]]]:
@@ -88,7 +89,12 @@ def _op_rows(joined: int, *, onward: bool) -> list[list[sa.ColumnElement[Any]]]:
     if onward:
         key, kind, nothing = _bound("op_key", joined + 1), _bound("op_type", joined + 1), sa.null()
         rows.append([key, MY_JOB, _RUN, kind, sa.literal("started"), MY_FENCE + 1, now(), nothing, nothing, nothing])
-    return [[sa.cast(value, _O[name].type).label(name) for name, value in zip(names, row, strict=True)] for row in rows]
+    told = [own_values(artifact_ops) | dict(zip(names, row, strict=True)) for row in rows]
+    return [[sa.cast(value, _O[name].type).label(name) for name, value in row.items()] for row in told]
+
+
+def _put(names: list[str], rows: sa.Select[Any]) -> sa.Insert:
+    return sa.insert(artifact_ops).from_select(names, rows, include_defaults=False)
 
 
 @cache
@@ -103,7 +109,7 @@ def _whole(path: _Path, onward: str, registers: tuple[str, ...]) -> Ready:
     rows = _op_rows(len(path) - 1, onward=bool(onward))
     if rows:
         found = sa.union_all(*(sa.select(*row).select_from(moved) for row in rows)).subquery()
-        parts.append(sa.insert(artifact_ops).from_select(list(found.c.keys()), sa.select(found)).cte("made"))
+        parts.append(_put(list(found.c.keys()), sa.select(found)).cte("made"))
     if not registers:
         return Ready(sa.select(moved.c.job_id).add_cte(*parts))
     added, linked, copied, others = registering(registers, moved)
@@ -134,7 +140,7 @@ def _one_by_one(path: _Path, onward: str) -> Sequence[Ready]:
     """The same for SQLite: the job's row, the op, and all others."""
     moved, followed = _moved(path, onward), _followed(path).where(jobs.c.job_id == MY_JOB)
     rows = _op_rows(len(path) - 1, onward=bool(onward))
-    made = [sa.insert(artifact_ops).from_select([one.name for one in row], sa.select(*row)) for row in rows]
+    made = [_put([one.name for one in row], sa.select(*row)) for row in rows]
     return [Ready(statement) for statement in (moved, _finish(), followed, *made)]
 
 

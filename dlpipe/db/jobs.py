@@ -37,6 +37,7 @@ from dlpipe.db.guards import (
     note_error,
     raise_why,
 )
+from dlpipe.db.inserts import own_values
 from dlpipe.db.ready import Ready
 from dlpipe.db.rows import is_uuid, job_from
 from dlpipe.db.schema import artifact_jobs, jobs, nodes
@@ -104,7 +105,8 @@ def _claims(stage: str, dialect: str, *, here: bool) -> Ready:
         return Ready(claim)
     claimed = claim.cte("claimed")
     begun = sa.and_(jobs.c.job_id == claimed.c.job_id, claimed.c.state == State.LEASED.value)
-    follows = sa.update(jobs).where(begun).values(**_BEGUN, updated_at=now()).cte("follows")
+    values = own_values(jobs, updated=True) | {**_BEGUN, "updated_at": now()}
+    follows = sa.update(jobs).where(begun).values(values).cte("follows")
     return Ready(sa.select(claimed).add_cte(follows))
 
 

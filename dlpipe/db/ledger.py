@@ -16,6 +16,7 @@ from dlpipe.core.ports import StartedOp
 from dlpipe.core.results import Recorded, Result, Results
 from dlpipe.db.clock import now
 from dlpipe.db.indexes import prefer_indexes
+from dlpipe.db.inserts import own_values
 from dlpipe.db.ready import Ready
 from dlpipe.db.schema import artifact_jobs, artifact_ops
 
@@ -67,11 +68,14 @@ def finishing(key: Any, fence: Any, run: Any, code: Any, result: Any) -> sa.Upda
         sa.update(artifact_ops)
         .where(_O.op_key == key, _O.fence == fence)
         .values(
-            state="finished",
-            run=run,
-            finished_at=sa.func.coalesce(_O.finished_at, now()),
-            result_code=sa.case((_O.state == "finished", _O.result_code), else_=code),
-            result_json=sa.func.coalesce(_O.result_json, result),
+            **own_values(artifact_ops, updated=True)
+            | {
+                "state": "finished",
+                "run": run,
+                "finished_at": sa.func.coalesce(_O.finished_at, now()),
+                "result_code": sa.case((_O.state == "finished", _O.result_code), else_=code),
+                "result_json": sa.func.coalesce(_O.result_json, result),
+            }
         )
     )
 

@@ -18,7 +18,7 @@ from dlpipe.core.layout import part_slug
 from dlpipe.core.model import JOB_TYPE_ARTIFACT, JobSpec, PlanAnswer
 from dlpipe.core.states import State, Status
 from dlpipe.db.clock import Moment, now
-from dlpipe.db.inserts import ignoring
+from dlpipe.db.inserts import ignoring, own_values
 from dlpipe.db.schema import artifact_jobs, job_artifacts, jobs, purged_jobs
 
 BATCH = 5_000
@@ -173,7 +173,9 @@ def _new_jobs(dialect: str, read: _Columns, at: sa.ColumnElement[Any]) -> Any:
     new = {name: read[name] for name in _JOB_NAMES} | {"created_at": at, "updated_at": at}
     new |= {"job_type": sa.literal(JOB_TYPE_ARTIFACT), "status": sa.literal(Status.PENDING.value)}
     # SQLite takes ON CONFLICT for a part of the query unless that has a WHERE.
-    return ignoring(dialect, jobs).from_select(list(new), sa.select(*new.values()).where(sa.true()))
+    new = own_values(jobs) | new
+    rows = sa.select(*new.values()).where(sa.true())
+    return ignoring(dialect, jobs).from_select(list(new), rows, include_defaults=False)
 
 
 def _details(read: _Columns, at: sa.ColumnElement[Any], where: sa.ColumnElement[bool]) -> sa.Insert:
@@ -183,7 +185,9 @@ def _details(read: _Columns, at: sa.ColumnElement[Any], where: sa.ColumnElement[
     # Where the fence of a purged job had come to it goes on from, or whoever held it in its earlier life would be taken
     # for a later holder, and its bytes in staging for a later one's.
     new |= {"state": sa.literal(State.PLANNED.value), "fence": sa.func.coalesce(earlier, 0)}
-    return sa.insert(artifact_jobs).from_select(list(new), sa.select(*new.values()).where(where))
+    new = own_values(artifact_jobs) | new
+    rows = sa.select(*new.values()).where(where)
+    return sa.insert(artifact_jobs).from_select(list(new), rows, include_defaults=False)
 
 
 def _from_document(dialect: str, names: Sequence[str]) -> dict[str, sa.ColumnElement[Any]]:

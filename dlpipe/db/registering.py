@@ -12,7 +12,7 @@ from dlpipe.core.model import ArtifactRecord
 from dlpipe.core.ports import KnownBlob, Registration
 from dlpipe.db import faults
 from dlpipe.db.clock import now
-from dlpipe.db.inserts import ignoring, upserting
+from dlpipe.db.inserts import ignoring, own_values, upserting
 from dlpipe.db.schema import artifact_retirements, artifacts, hash_index, job_artifacts, manifest, url_index
 
 _H, _U, _A, _R = hash_index.c, url_index.c, artifacts.c, job_artifacts.c
@@ -73,9 +73,11 @@ def registering(names: tuple[str, ...], moved: sa.CTE | None = None) -> tuple[sa
     """
 
     def put(insert: Any, values: Mapping[str, Any]) -> Any:
+        told = own_values(insert.table) | dict(values)
         if moved is None:
-            return insert.values(values)
-        return insert.from_select(list(values), sa.select(*values.values()).select_from(moved))
+            return insert.values(told)
+        rows = sa.select(*told.values()).select_from(moved)
+        return insert.from_select(list(told), rows, include_defaults=False)
 
     def ignored(table: sa.Table) -> Any:
         return ignoring("postgresql", table)
