@@ -103,7 +103,8 @@ def test_who_watches_a_worker_sees_every_stage(fleet: Fleet, web: WebServer, poo
         def all_told() -> bool:
             names = {event["uuid"]: event["name"] for event in list(seen) if event["type"] == "task-received"}
             ended = Counter(names.get(event["uuid"]) for event in list(seen) if event["type"] == "task-succeeded")
-            return all(ended[f"dlpipe.{name}"] == 2 for name in NAMES)
+            # Of the tasks that had messages the threads pool loses some events itself (docs/operations.md).
+            return all(ended[f"dlpipe.{name}"] == 2 for name in (NAMES[1:] if pool == "threads" else NAMES))
 
         fleet.until(all_told, "every stage of both jobs to be told", worker, within_s=30)
         done.set()
