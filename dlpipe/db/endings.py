@@ -14,13 +14,13 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 
-from dlpipe.core import flow, states
 from dlpipe.core import results as codec
+from dlpipe.core import states
 from dlpipe.core.errors import LeaseLost
 from dlpipe.core.ports import Ending
 from dlpipe.core.states import Moment, State
 from dlpipe.db.clock import after, now
-from dlpipe.db.guards import FREE, MY_FENCE, MY_JOB, NO_ERROR, guarded, mine, raise_why
+from dlpipe.db.guards import MY_FENCE, MY_JOB, entering, following, guarded, mine, raise_why
 from dlpipe.db.inserts import own_values
 from dlpipe.db.ledger import finishing
 from dlpipe.db.ready import Ready
@@ -50,13 +50,7 @@ def _moved(path: _Path, onward: str) -> sa.Update:
         if before not in states.sources(state, Moment.FINISH, stage):
             raise ValueError(f"{stage} does not lead from {before} to {state}")
     moved = guarded(states.sources(entered, Moment.FINISH, first))
-    values: dict[str, Any] = {"published_at": now(), "state": target.value, **FREE}
-    if states.is_terminal(target, retry_due=False):
-        values |= {"published_at": None, "purpose": None, "replay_from": None}
-    if target not in states.can_go_back():
-        values |= {"stood": None, "postponed_since": None}  # from here on the run goes through, and asks no server
-    if not flow.needs_part(target):
-        values["node"] = None
+    values = entering(target)
     if onward:
         if target not in states.claimable(onward):
             raise ValueError(f"{onward} does not claim in {target}")
@@ -65,17 +59,7 @@ def _moved(path: _Path, onward: str) -> sa.Update:
         claimed = states.on_claim(onward) or target
         values |= {"fence": _T.fence + 1, "state": claimed.value, "lease_until": after(_TTL_S)}
         moved = moved.where(_T.paused_at.is_(None))
-    return moved.values(**own_values(artifact_jobs, updated=True) | values)
-
-
-def _followed(path: _Path) -> sa.Update:
-    """The canonical row (STATE-7)."""
-    last, target = path[-1]
-    values: dict[str, Any] = {"progress": flow.stage(last).progress}
-    if states.is_terminal(target, retry_due=False):
-        status = states.status_of(target, retry_due=False).value
-        values = {"status": status, "progress": 100, "completed_at": now(), "failed_at": None, **NO_ERROR}
-    return sa.update(jobs).values(**own_values(jobs, updated=True) | {"updated_at": now(), **values})
+    return moved.values(values)
 
 
 def _op_rows(joined: int, *, onward: bool) -> list[list[sa.ColumnElement[Any]]]:
@@ -103,7 +87,7 @@ def _whole(path: _Path, onward: str, registers: tuple[str, ...]) -> Ready:
     held = sa.exists().where(_O.op_key == _bound("op_key", 0), _O.fence == MY_FENCE)
     entered = _moved(path, onward).where(held)
     moved = (entered.where(_is_first()) if registers else entered).returning(_T.job_id).cte("moved")
-    followed = _followed(path).where(jobs.c.job_id == moved.c.job_id).cte("followed")
+    followed = following(*path[-1]).where(jobs.c.job_id == moved.c.job_id).cte("followed")
     finished = _finish().where(_O.job_id == moved.c.job_id).cte("finished")
     parts = [followed, finished]
     rows = _op_rows(len(path) - 1, onward=bool(onward))
@@ -138,7 +122,7 @@ def _finish() -> sa.Update:
 @cache
 def _one_by_one(path: _Path, onward: str) -> Sequence[Ready]:
     """The same for SQLite: the job's row, the op, and all others."""
-    moved, followed = _moved(path, onward), _followed(path).where(jobs.c.job_id == MY_JOB)
+    moved, followed = _moved(path, onward), following(*path[-1]).where(jobs.c.job_id == MY_JOB)
     rows = _op_rows(len(path) - 1, onward=bool(onward))
     made = [_put([one.name for one in row], sa.select(*row)) for row in rows]
     return [Ready(statement) for statement in (moved, _finish(), followed, *made)]

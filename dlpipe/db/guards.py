@@ -12,12 +12,13 @@ from typing import Any, NoReturn
 
 import sqlalchemy as sa
 
-from dlpipe.core import states
+from dlpipe.core import flow, states
 from dlpipe.core.errors import IllegalTransition, LeaseLost
 from dlpipe.core.model import ArtifactJob
 from dlpipe.core.recovery import FailureWrite
 from dlpipe.core.states import State, Status
 from dlpipe.db.clock import now
+from dlpipe.db.inserts import own_values
 from dlpipe.db.ready import Ready
 from dlpipe.db.schema import artifact_jobs, jobs
 
@@ -45,6 +46,27 @@ def guarded(allowed: frozenset[State]) -> sa.Update:
         _T.due_at.is_(None),
         in_states(allowed),
     )
+
+
+def entering(target: State) -> dict[str, Any]:
+    """What the job's row becomes at the end of a stage that leads there, with its lease free."""
+    values: dict[str, Any] = {**FREE, "published_at": now(), "state": target.value}
+    if states.is_terminal(target, retry_due=False):
+        values |= {"published_at": None, "purpose": None, "replay_from": None}
+    if target not in states.can_go_back():
+        values |= {"stood": None, "postponed_since": None}  # from here on the run goes through, and asks no server
+    if not flow.needs_part(target):
+        values["node"] = None
+    return own_values(artifact_jobs, updated=True) | values
+
+
+def following(stage: str, target: State) -> sa.Update:
+    """The canonical row, once that stage has led there (STATE-7)."""
+    values: dict[str, Any] = {"progress": flow.stage(stage).progress}
+    if states.is_terminal(target, retry_due=False):
+        status = states.status_of(target, retry_due=False).value
+        values = {"status": status, "progress": 100, "completed_at": now(), "failed_at": None, **NO_ERROR}
+    return sa.update(jobs).values(**own_values(jobs, updated=True) | {"updated_at": now(), **values})
 
 
 def raise_why(connection: sa.Connection, job: ArtifactJob, wanted: State, allowed: frozenset[State]) -> NoReturn:

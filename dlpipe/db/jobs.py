@@ -25,10 +25,10 @@ from dlpipe.core.states import Moment, State, Status
 from dlpipe.db import backfill, planning
 from dlpipe.db.clock import after, now
 from dlpipe.db.guards import (
-    FREE,
     IDLE,
     MY_JOB,
-    NO_ERROR,
+    entering,
+    following,
     guarded,
     in_states,
     lease_free,
@@ -120,18 +120,8 @@ def _advanced(stage: str, target: State, dialect: str) -> tuple[Ready, ...]:
     The canonical row follows (STATE-7): on PostgreSQL in the same statement, which saves a round trip; SQLite has no
     such statements, and no round trips either.
     """
-    values: dict[str, Any] = {"published_at": now()}
-    followed: dict[str, Any] = {"progress": flow.stage(stage).progress}
-    if states.is_terminal(target, retry_due=False):
-        values = {"published_at": None, "purpose": None, "replay_from": None}
-        status = states.status_of(target, retry_due=False).value
-        followed = {"status": status, "progress": 100, "completed_at": now(), "failed_at": None, **NO_ERROR}
-    if target not in states.can_go_back():
-        values |= {"stood": None, "postponed_since": None}  # from here on the run goes through, and asks no server
-    if not flow.needs_part(target):
-        values["node"] = None
-    entered = guarded(states.sources(target, Moment.FINISH, stage)).values(state=target.value, **FREE, **values)
-    follows = sa.update(jobs).values(updated_at=now(), **followed)
+    entered = guarded(states.sources(target, Moment.FINISH, stage)).values(entering(target))
+    follows = following(stage, target)
     if dialect == "postgresql":
         moved = entered.returning(_T.job_id).cte("moved")
         return (Ready(follows.where(jobs.c.job_id == moved.c.job_id)),)
