@@ -49,7 +49,7 @@ def query(scope: Scope) -> sa.Select[Any]:
 
 def page(scope: Scope, only: JobFilter, limit: int, after: str | None) -> sa.Select[Any]:
     """The newest first."""
-    wanted = filtered(query(scope), only).order_by(_J.created_at.desc(), _J.job_id.desc()).limit(limit)
+    wanted = filtered(query(scope), only).order_by(_J.created_at.desc(), _J.job_id.desc()).limit(_said(limit))
     if after is None:
         return wanted
     if not is_uuid(after):
@@ -61,7 +61,7 @@ def page(scope: Scope, only: JobFilter, limit: int, after: str | None) -> sa.Sel
 def filtered(wanted: sa.Select[Any], only: JobFilter) -> sa.Select[Any]:
     terms: list[sa.ColumnElement[bool]] = []
     if only.status is not None:
-        terms.append(_J.status == only.status.value)
+        terms.append(_J.status == _said(only.status.value))
     if only.code is not None:
         terms.append(_J.error_code == only.code)
     if only.job_type is not None:
@@ -71,11 +71,17 @@ def filtered(wanted: sa.Select[Any], only: JobFilter) -> sa.Select[Any]:
     if only.work_id is not None:
         terms.append(sa.or_(_T.work_id == only.work_id, _D.book_id == only.work_id))
     if only.ended is not None:
-        going = _J.status.in_([Status.PENDING.value, Status.PROCESSING.value])
+        going = _J.status.in_([_said(Status.PENDING.value), _said(Status.PROCESSING.value)])
         terms.append(~going if only.ended else going)
     if only.paused is not None:
         terms.append(_T.paused_at.is_not(None) if only.paused else _T.paused_at.is_(None))
     return wanted.where(*terms)
+
+
+def _said(value: str | int) -> sa.BindParameter[Any]:
+    """In the text itself. A plan that holds for any status and any limit sorts all jobs, so PostgreSQL would make a new
+    one for each execution, which with millions of jobs takes three times as long as the question does."""
+    return sa.literal(value, literal_execute=True)
 
 
 _BY = {"code": _J.error_code, "host": _T.host, "status": _J.status}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -170,6 +171,7 @@ def _ledger(ground: Ground, stack: ExitStack, count: int) -> Ledger:
     url = stack.enter_context(ground.ledger())
     root = stack.enter_context(ground.passing(f"store-{count}"))
     if count:
+        print(f"{GROUP}: loading {count:,} finished jobs", file=sys.stderr, flush=True)
         finished.fill(url, root, count)
     database = SqlDatabase(url)
     stack.callback(database.close)

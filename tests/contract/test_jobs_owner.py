@@ -13,10 +13,12 @@ from dlpipe.core import states
 from dlpipe.core.model import ArtifactRecord, Scope
 from dlpipe.core.ports import Unit
 from dlpipe.core.states import Moment, State, Status
-from dlpipe.core.wishes import Wish
+from dlpipe.core.wishes import JobFilter, Wish
+from dlpipe.db import SqlDatabase
 from dlpipe.db.clock import after, now
+from dlpipe.db.owned import SqlOwned
 from dlpipe.db.schema import jobs
-from tests.ledgers import FOR_GOOD, FOREIGN, OWN, SOON, UNKNOWN, Bench, everything
+from tests.ledgers import FOR_GOOD, FOREIGN, OWN, SOON, UNKNOWN, Bench, everything, fill
 
 S = State
 UUID = "11111111-1111-5111-8111-111111111111"
@@ -142,6 +144,21 @@ def test_a_list_can_be_of_one_status(bench: Bench) -> None:
         assert [view.job_id for view in unit.owned(OWN).list_(Status.CANCELED, 9, None)] == [canceled]
         assert [view.job_id for view in unit.owned(OWN).list_(Status.PENDING, 9, None)] == [pending]
         assert unit.owned(OWN).list_(Status.COMPLETED, 9, None) == []
+
+
+@pytest.mark.parametrize("only", [None, Status.FAILED, Status.COMPLETED, JobFilter(ended=True)])
+def test_a_list_that_is_asked_for_again_and_again_is_not_planned_each_time(
+    postgres_url: str, only: JobFilter | Status | None
+) -> None:
+    database = SqlDatabase(postgres_url)
+    fill(database, 4_000)
+    with database.engine.connect() as connection:
+        connection.exec_driver_sql("ANALYZE")
+        for _ in range(15):  # from the fifth on it is prepared, and five times after that it is planned all the same
+            assert len(SqlOwned(connection, OWN).list_(only, 9, None)) == 9
+        plans = "SELECT generic_plans FROM pg_prepared_statements WHERE statement LIKE '%%download_jobs%%'"
+        assert connection.exec_driver_sql(plans).scalar_one() >= 1
+    database.close()
 
 
 def test_counts_name_every_status(bench: Bench) -> None:

@@ -17,7 +17,7 @@ from dlpipe.core.top import Look
 from dlpipe.db import SqlDatabase
 from dlpipe.db.clock import after
 from dlpipe.db.schema import jobs
-from tests.ledgers import FOREIGN, LATER, OWN, Bench
+from tests.ledgers import FOREIGN, LATER, OWN, Bench, fill
 from tests.world import World
 
 EMPTY = dict.fromkeys(Status, 0)
@@ -86,30 +86,6 @@ def test_a_job_that_waits_for_its_next_run_waits_until_then(bench: Bench) -> Non
     (one,) = look(bench.database).waiters
     assert one.due_at is not None
     assert 290 < (one.due_at - look(bench.database).at).total_seconds() <= 300
-
-
-def fill(database: SqlDatabase, count: int) -> None:
-    """Jobs of every status, half of them another tenant's."""
-    with database.engine.begin() as connection:
-        past = "now()" if connection.dialect.name == "postgresql" else "unixepoch('now') * 1000"
-        identity = "CAST('00000000-0000-5000-8000-' || substr('000000000000' || n, -12) AS TEXT)"
-        if connection.dialect.name == "postgresql":
-            identity = "CAST('00000000-0000-5000-8000-' || lpad(CAST(n AS TEXT), 12, '0') AS UUID)"
-        status = "CASE n % 4 WHEN 0 THEN 'pending' WHEN 1 THEN 'completed' WHEN 2 THEN 'failed' ELSE 'skipped' END"
-        tenant = "CASE WHEN n / 4 % 2 = 0 THEN 'default' ELSE 'other' END"
-        numbers = f"WITH RECURSIVE s(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM s WHERE n < {count}) "
-        connection.exec_driver_sql(
-            "INSERT INTO jobs (job_id, tenant_id, project_id, job_type, status, idempotency_key, created_at, "
-            f"updated_at, completed_at, failed_at, error_code) {numbers} SELECT {identity}, {tenant}, 'default', "
-            f"'artifact_download', {status}, 'key-' || n, {past}, {past}, {past}, {past}, 'c' || n FROM s".replace(
-                "%", "%%" if connection.dialect.name == "postgresql" else "%"
-            )
-        )
-        connection.exec_driver_sql(
-            "INSERT INTO artifact_jobs (job_id, tenant_id, work_id, artifact_id, canonical_url, request_url, host, "
-            f"state, due_at) SELECT job_id, tenant_id, 'w', 'a', 'http://x', 'http://x', 'h', 'PLANNED', {past} "
-            "FROM jobs"
-        )
 
 
 def plans(database: SqlDatabase) -> str:
