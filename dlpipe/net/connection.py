@@ -94,9 +94,9 @@ class Body:
     def read_into(self, buffer: memoryview) -> int:
         """Put what comes next into the buffer, straight from the socket where that can be; 0 at the body's end."""
         if not self._left:
-            way = self._direct
-            if way is not None and way.left and isinstance(self._wire, WatchedStream):
-                size = self._receive(self._wire, buffer[: way.left])
+            way, wire = self._direct, self._wire
+            if way is not None and (left := way.left) and isinstance(wire, WatchedStream):
+                size = self._receive(wire, buffer if left >= len(buffer) else buffer[:left])
                 way.took(size)
                 return size
             self._left = memoryview(self._next())

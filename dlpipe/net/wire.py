@@ -56,6 +56,7 @@ class WatchedStream(httpcore.NetworkStream):
         self._expected: int | None = None
         self._after_head = 0
         self._deadline: float | None = None
+        self._sock: socket.socket | None = None
         self._patient: bool | None = None
         """Does the kernel wait for a body's bytes, rather than Python? None: not known yet."""
         self.ended = False
@@ -107,7 +108,9 @@ class WatchedStream(httpcore.NetworkStream):
 
     def read_into(self, buffer: memoryview, within_s: float) -> int:
         """Like `read`, of a body, into the reader's own memory; 0 when the server has closed the connection."""
-        sock: socket.socket = self._inner.get_extra_info("socket")
+        sock = self._sock
+        if sock is None:
+            sock = self._sock = self._inner.get_extra_info("socket")
         try:
             size = self._fill(sock, buffer, within_s)
         except TimeoutError as error:
@@ -124,7 +127,7 @@ class WatchedStream(httpcore.NetworkStream):
 
     def _fill(self, sock: socket.socket, buffer: memoryview, within_s: float) -> int:
         """Let the kernel fill the buffer, as far as it comes within a moment: one call for a block instead of many."""
-        self.expect_within(within_s)
+        self._deadline = self._clock() + within_s
         if self._patient is None:
             self._patient = not isinstance(sock, ssl.SSLSocket) and _made_patient(sock)
         timeout = None if self._patient else within_s

@@ -15,13 +15,16 @@ from collections.abc import Callable
 BLOCK_BYTES = 256 << 10
 BLOCKS = 3
 LOOK_S = 5.0
+QUIET_S = 0.05
 
 
 class Behind:
     """`work` is called with each block in its order, on another thread; what it raises comes up at the next call."""
 
-    def __init__(self, work: Callable[[memoryview], None]) -> None:
-        self._work = work
+    def __init__(self, work: Callable[[memoryview], None], quiet: Callable[[], None] = lambda: None) -> None:
+        """`quiet` is called on that thread as well, when it has worked and nothing has come for a moment, not even
+        somebody who settles."""
+        self._work, self._quiet = work, quiet
         self._free: queue.SimpleQueue[memoryview] = queue.SimpleQueue()
         self._given: queue.SimpleQueue[tuple[memoryview, memoryview] | threading.Event | None] = queue.SimpleQueue()
         self._lent: memoryview | None = None
@@ -81,18 +84,32 @@ class Behind:
             raise error
 
     def _run(self) -> None:
-        while (given := self._given.get()) is not None:
+        is_quiet = True
+        while True:
+            try:
+                given = self._given.get(timeout=None if is_quiet else QUIET_S)
+            except queue.Empty:
+                is_quiet = True
+                self._do(self._quiet)
+                continue
+            if given is None:
+                return
             if isinstance(given, threading.Event):
+                is_quiet = True  # who has settled may count on being alone
                 given.set()
                 continue
             block, data = given
-            if self._error is None:  # nothing counts after what failed
-                try:
-                    self._work(data)
-                except BaseException as error:
-                    self._error = error
+            is_quiet = False
+            self._do(self._work, data)
             del given, data
             self._free.put(block)
+
+    def _do(self, what: Callable[..., None], *given: memoryview) -> None:
+        if self._error is None:  # nothing counts after what failed
+            try:
+                what(*given)
+            except BaseException as error:
+                self._error = error
 
 
 def _block() -> memoryview:

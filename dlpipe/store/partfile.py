@@ -18,6 +18,8 @@ BUSY_AGAIN_S = 30.0
 MAX_SIDECAR_BYTES = 16 << 20
 NOTES = 256
 """Checkpoints that are added to a sidecar before it is written anew."""
+LOOK_EVERY_NOTES = 16
+"""So often it is looked whether the part is still ours. If not, notes go into a sidecar that nobody reads any more."""
 
 
 class PartFile:
@@ -204,7 +206,8 @@ class PartFile:
         if self._side_fd < 0 or self._side_waits or self._noted >= NOTES:
             self._write_side()
             return
-        self._check_ours()
+        if not self._noted % LOOK_EVERY_NOTES:
+            self._check_ours()
         note = self._side.note(mark)
         if os.write(self._side_fd, note) == len(note):
             self._noted += 1

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -22,10 +23,10 @@ from dlpipe.core.layout import check_id, part_slug
 from dlpipe.core.ports import Staged
 from dlpipe.core.quota import Room
 from dlpipe.core.remote import PartFacts, RemoteFacts
-from dlpipe.store import imprint, leftovers
+from dlpipe.store import early, imprint, leftovers
 from dlpipe.store.behind import BLOCK_BYTES, Behind
 from dlpipe.store.early import Early
-from dlpipe.store.folders import READ_BYTES, disk_errors, folder
+from dlpipe.store.folders import READ_BYTES, as_failure, disk_errors, folder
 from dlpipe.store.identity import identity
 from dlpipe.store.partfile import PartFile
 from dlpipe.store.preallocate import preallocate
@@ -34,7 +35,8 @@ from dlpipe.store.sidecar import Checkpoint, Piece, add, thinned
 STAGING = ".staging"
 NODE = leftovers.NODE
 VOUCH_BYTES = 256 << 10
-"""Hashed, but not yet vouched for, at most: with what is on its way there, less than 1 MiB is lost by a kill."""
+"""Hashed, but not yet vouched for, at least: so much is worth a line in the sidecar. A kill costs the blocks that are on
+their way, hashed or not, and what is compared of earlier ones: less than 1 MiB."""
 SPARSE_BYTES = 64 << 20
 DISK_BLOCK_BYTES = 512
 """What st_blocks counts, whatever the file system's own blocks are."""
@@ -137,6 +139,9 @@ class LocalPart(PartFile):
         self._is_more = False
         """A whole block has come, and more may be behind it."""
         self._digest = hashlib.sha256()
+        self._reached = 0, self._digest
+        """How far the hash has come and how it stood there, put down by who hashes."""
+        self._vouching = threading.Lock()
         self._states: dict[int, Any] = {}
         """The hash as it stood at checkpoints of this claim, by their offset, to rewind to."""
 
@@ -245,6 +250,7 @@ class LocalPart(PartFile):
         self._offset = self._hashed = offset
         self._early.stand_at(offset)
         self._digest = digest
+        self._reached = 0, digest
 
     def rewind(self, offset: int) -> int:
         self._settle()
@@ -323,21 +329,29 @@ class LocalPart(PartFile):
             self._first = self._first or _spare_block()
             return self._first
         if self._behind is None:
-            self._behind = Behind(self._hash)
-        return self._behind.buffer()
+            self._behind = Behind(self._hash, self._vouch_for_hashed)
+        block = self._behind.buffer()
+        # Here, as whoever hashes has less time. What is lent again was hashed: no more than all blocks can be lost.
+        self._vouch_for_hashed()
+        return block
 
     def write(self, data: bytes | memoryview) -> None:
         if self._sealed:
             raise part_damaged("the part was published already, so nothing may be added to it")
         self._is_new, self._is_more = False, self._is_more or len(data) >= BLOCK_BYTES
-        with disk_errors():
+        try:
             _write_all(self._fd, data, self._offset)
+        except OSError as error:
+            raise as_failure(error) from error
         self._offset += len(data)
-        self._early.drop = self._is_large()
-        if self._behind is not None and isinstance(data, memoryview) and self._behind.hand_over(data):
-            return
-        self._settle()
-        self._hash(data)
+        behind = self._behind
+        if behind is None or not (isinstance(data, memoryview) and behind.hand_over(data)):
+            if behind is not None:
+                behind.settle()
+            self._hash(data)
+        if self._offset - self._early.stands_at >= early.WINDOW_BYTES:
+            with disk_errors():
+                self._early.came_to(self._fd, self._offset, drop=self._is_large())
 
     def _is_large(self) -> bool:
         least, total = self._sizes.uncached, self._side.total if self._side else None
@@ -347,16 +361,24 @@ class LocalPart(PartFile):
         """On one thread or the other, never on both at once."""
         self._digest.update(data)
         self._hashed += len(data)
-        vouched = self._side.checkpoints[-1].offset if self._side and self._side.checkpoints else 0
-        if self._hashed - vouched >= VOUCH_BYTES:
-            self._checkpoint()
-        with disk_errors():
-            self._early.came_to(self._fd, self._hashed)
+        self._reached = self._hashed, self._digest.copy()
+        if self._behind is None:
+            self._vouch_for_hashed()
+
+    def _vouch_for_hashed(self) -> None:
+        """By who writes, each time round, or by who hashes, when nothing has come for a moment."""
+        with self._vouching:
+            marks = self._side.checkpoints if self._side else ()
+            reached, digest = self._reached
+            if reached - (marks[-1].offset if marks else 0) >= VOUCH_BYTES:
+                self._checkpoint(reached, digest)
 
     def _settle(self) -> None:
-        """Wait until the hash has come as far as the offset."""
+        """Wait until the hash has come as far as the offset, and nobody else is at the file."""
         if self._behind is not None:
             self._behind.settle()
+        with disk_errors():
+            self._early.settle()
 
     def flush(self) -> None:
         self._settle()
@@ -367,32 +389,39 @@ class LocalPart(PartFile):
         if self._behind is not None:
             self._behind.close()
             self._behind = None
+            with suppress(Exception):  # what came is hashed; whoever goes on from here would fetch it again
+                self._vouch_for_hashed()
+        self._early.close()
         if self._first is not None:
             _spare_blocks.append(self._first)
             self._first = None
         super().close()
 
-    def _checkpoint(self) -> None:
+    def _checkpoint(self, at: int | None = None, digest: Any = None) -> None:
+        """Vouch for what is hashed by now; or for what was, while a thread goes on hashing."""
         side = self._side
-        if side is None or (side.checkpoints and side.checkpoints[-1].offset >= self._hashed):
+        mark = self._vouch(at, digest)
+        if side is None or mark is None:
             return
-        with disk_errors():
-            mark = self._vouch()
+        try:
             if side.pieces:
-                side.pieces = [piece for piece in side.pieces if piece.start >= self._hashed]
+                side.pieces = [piece for piece in side.pieces if piece.start >= mark.offset]
                 self._write_side()
-            elif mark is not None:
+            else:
                 self._note_mark(mark)
+        except OSError as error:
+            raise as_failure(error) from error
 
-    def _vouch(self) -> Checkpoint | None:
+    def _vouch(self, at: int | None = None, digest: Any = None) -> Checkpoint | None:
         """In memory; None when the sidecar vouches for all of it already."""
-        side = self._side
-        if side is None or (side.checkpoints and side.checkpoints[-1].offset >= self._hashed):
+        side, at = self._side, self._hashed if at is None else at
+        if side is None or (side.checkpoints and side.checkpoints[-1].offset >= at):
             return None
-        mark = Checkpoint(self._hashed, self._digest.hexdigest())
+        digest = digest or self._digest.copy()
+        mark = Checkpoint(at, digest.hexdigest())
         if (gone := add(side.checkpoints, mark, SPARSE_BYTES)) is not None:
             self._states.pop(gone.offset, None)
-        self._states[mark.offset] = self._digest.copy()
+        self._states[at] = digest
         return mark
 
     def finish(self, *, length_unproven: bool = False) -> tuple[str, int, int]:
@@ -453,10 +482,9 @@ def _spare_block() -> memoryview:
 
 
 def _write_all(fd: int, data: bytes | memoryview, offset: int) -> None:
-    view = memoryview(data)
-    done = 0
-    while done < len(view):
-        done += os.pwrite(fd, view[done:], offset + done)
+    done = os.pwrite(fd, data, offset) if data else 0
+    while done < len(data):
+        done += os.pwrite(fd, memoryview(data)[done:], offset + done)
 
 
 def part_damaged(message: str) -> Retryable:

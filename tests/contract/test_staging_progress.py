@@ -12,10 +12,12 @@ from pathlib import Path
 import pytest
 
 from dlpipe.core.errors import Postponed
-from dlpipe.core.ports import Staging
+from dlpipe.core.ports import Part, Staging
 from dlpipe.store import LocalStaging
+from dlpipe.store.behind import BLOCK_BYTES, BLOCKS
 from dlpipe.store.staging import VOUCH_BYTES
 from tests.parts import begun, claim, facts, file_of, sidecar_of
+from tests.servers import wait_until
 from tests.world import some_bytes
 
 MIB = VOUCH_BYTES
@@ -44,6 +46,37 @@ def test_what_was_flushed_is_there_for_the_next_holder(staging: Staging) -> None
     with claim(staging) as part:
         assert part.facts is not None
         assert (part.facts.complete, part.facts.total) == (True, len(BODY) + 4)
+
+
+def good(part: Part) -> int:
+    return part.facts.good if part.facts else 0
+
+
+def fill(part: Part, blocks: int) -> None:
+    for _ in range(blocks):
+        block = part.buffer()
+        # Besides what comes into the block that is lent now.
+        assert part.offset - good(part) <= (BLOCKS - 1) * BLOCK_BYTES
+        block[:] = some_bytes(BLOCK_BYTES)
+        part.write(block)
+
+
+def test_what_a_kill_may_cost_is_bounded_while_bytes_come_fast(staging: Staging) -> None:
+    with ExitStack() as stack:
+        part = stack.enter_context(claim(staging))
+        part.begin(facts(None))
+        fill(part, 40)
+
+
+def test_bytes_of_a_line_that_stands_still_are_vouched_for(staging: Staging, tmp_path: Path) -> None:
+    """Also when nobody comes to write more: by the time a kill comes, it must be on record what was held."""
+    with ExitStack() as stack:
+        part = stack.enter_context(claim(staging))
+        part.begin(facts(None))
+        fill(part, BLOCKS)
+        wait_until(lambda: good(part) == part.offset, "all of it to be vouched for")
+        noted = sidecar_of(tmp_path).read_bytes()
+        assert f"\n{part.offset} ".encode() in noted or f"[{part.offset}, ".encode() in noted
 
 
 def test_size_alone_is_no_progress(staging: Staging, tmp_path: Path) -> None:

@@ -12,6 +12,8 @@ from dlpipe.pipeline.stages.pace import Pace
 from dlpipe.pipeline.stages.room import Admission
 from dlpipe.pipeline.stages.sniff import Sniff
 
+LOOK_BYTES = 1 << 20
+"""Of a body that comes fast, so many between two looks at what it is and how far it is."""
 BLOCK_S = 0.2
 """For so long a block is filled before what is there is written."""
 
@@ -48,7 +50,7 @@ class Bodies:
 
         None when what of it we hold already is not the same.
         """
-        part, received, self._broken = self._part, 0, None
+        part, received, unseen, self._broken = self._part, 0, LOOK_BYTES, None
         self._began = self._deps.clock() if self._began is None else self._began
         pace = Pace(self._deps.policy.stream, self._deps.clock, self._began)
         while size := self._fill(answer, buffer := part.buffer(), pace):
@@ -56,17 +58,22 @@ class Bodies:
             at = append.offset + received
             received += size
             piece = buffer[: min(size, room)]
-            held = min(len(piece), max(0, part.offset - at))
-            if held and part.read(at, held) != piece[:held]:
-                return None
-            piece = piece[held:]
-            self.check_size(part.offset + len(piece))
+            offset = part.offset
+            if offset > at:
+                held = min(len(piece), offset - at)
+                if part.read(at, held) != piece[:held]:
+                    return None
+                piece = piece[held:]
+            self.check_size(offset + len(piece))
             self._admission.count(len(piece), append.total)
             self.written += len(piece)
             part.write(piece)
             crash_point("stream.chunk")
-            self._sniff.look(at_end=False)
-            self._deps.progress.report(self._job_id, part.offset, append.total)
+            unseen += size
+            if unseen >= LOOK_BYTES or size < len(buffer):
+                unseen = 0
+                self._sniff.look(at_end=False)
+                self._deps.progress.report(self._job_id, part.offset, append.total)
             if append.length is not None and received > append.length:
                 break
         return received

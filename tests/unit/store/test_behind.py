@@ -194,3 +194,45 @@ def test_no_block_is_lent_while_it_is_worked_on_wherever_the_filling_side_was_in
         if not hit:
             return
     raise AssertionError("the module has grown")
+
+
+# ── when nothing comes ────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_quiet_moment_after_work_is_told_once() -> None:
+    told = queue.SimpleQueue[bool]()
+    behind = Behind(lambda data: None, lambda: told.put(True))
+    for _ in range(2):
+        give(behind, b"x")
+        assert told.get(timeout=DEADLINE_S)
+    behind.close()
+    assert told.empty()
+
+
+def test_who_has_settled_is_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is done in a quiet moment is done to the same things that are looked at once all is settled."""
+    monkeypatch.setattr(module, "QUIET_S", 0.0)
+    settled, met = threading.Event(), list[bool]()
+    behind = Behind(lambda data: None, lambda: met.append(settled.wait(0.05)))
+    for _ in range(20):
+        settled.clear()
+        give(behind, b"x")
+        behind.settle()
+        settled.set()
+    behind.close()
+    assert True not in met
+
+
+def test_what_goes_wrong_in_a_quiet_moment_comes_up_at_the_next_call() -> None:
+    told = threading.Event()
+
+    def fail() -> None:
+        told.set()
+        raise Trouble
+
+    behind = Behind(lambda data: None, fail)
+    give(behind, b"x")
+    assert told.wait(DEADLINE_S)
+    with pytest.raises(Trouble):
+        behind.settle()
+    behind.close()

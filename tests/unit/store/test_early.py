@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +18,7 @@ from dlpipe.store import LocalStaging, early
 from dlpipe.store.early import LAG
 from dlpipe.store.staging import LocalPart
 from tests.parts import URL, facts
+from tests.servers import wait_until
 from tests.world import some_bytes
 
 WINDOW = 1 << 16
@@ -55,6 +57,7 @@ def part(root: Path, uncached: int | None, total: int | None = len(BODY)) -> Ite
 def write(to: LocalPart, data: bytes = BODY) -> None:
     for at in range(0, len(data), WINDOW // 2):
         to.write(data[at : at + WINDOW // 2])
+    to.flush()
 
 
 def test_what_is_forgotten_was_waited_for_and_is_some_way_behind(tmp_path: Path, calls: Calls) -> None:
@@ -138,6 +141,59 @@ def test_where_the_kernel_cannot_tell_nothing_is_forgotten(
         write(large)
         assert large.finish()[0] == hashlib.sha256(BODY).hexdigest()
     assert not calls
+
+
+def test_a_file_waits_for_a_disk_that_is_too_slow(
+    tmp_path: Path, calls: Calls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or all of it would be in memory before the disk has the first of it."""
+    goes_on = threading.Event()
+    came_to: list[int] = []
+
+    def sync(fd: int, offset: int, size: int, flags: int) -> int:
+        assert goes_on.wait(60)
+        return 0
+
+    monkeypatch.setattr(preallocate_module, "_sync_file_range", lambda: sync)
+
+    def fill() -> None:
+        for at in range(0, len(BODY), WINDOW):
+            large.write(BODY[at : at + WINDOW])
+            came_to.append(at + WINDOW)
+
+    with part(tmp_path, 1) as large:
+        filler = threading.Thread(target=fill)
+        filler.start()
+        # One window is with the disk, as many as it may be behind wait their turn, and one more cannot be given.
+        held_up = [(at + 1) * WINDOW for at in range(LAG + 1)]
+        wait_until(lambda: large.offset == (LAG + 2) * WINDOW and came_to == held_up, "the file to wait")
+        goes_on.set()
+        filler.join()
+        assert large.finish()[0] == hashlib.sha256(BODY).hexdigest()
+
+
+def test_who_closes_a_part_waits_for_one_window_at_most(
+    tmp_path: Path, calls: Calls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    goes_on, begun = threading.Event(), []
+
+    def sync(fd: int, offset: int, size: int, flags: int) -> int:
+        begun.append(offset)
+        assert goes_on.wait(60)
+        return 0
+
+    monkeypatch.setattr(preallocate_module, "_sync_file_range", lambda: sync)
+    claim = part(tmp_path, 1)
+    large = claim.__enter__()
+    for at in range(0, (LAG + 1) * WINDOW, WINDOW):
+        large.write(BODY[at : at + WINDOW])
+    closer = threading.Thread(target=large.close)
+    closer.start()
+    wait_until(lambda: large._early._ends, "the end to be asked for")
+    goes_on.set()
+    closer.join()
+    claim.__exit__(None, None, None)
+    assert begun == [0]
 
 
 def test_for_real_the_bytes_are_right(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
