@@ -35,8 +35,8 @@ from dlpipe.store.sidecar import Checkpoint, Piece, add, thinned
 STAGING = ".staging"
 NODE = leftovers.NODE
 VOUCH_BYTES = 256 << 10
-"""Hashed, but not yet vouched for, at least: so much is worth a line in the sidecar. A kill costs the blocks that are on
-their way, hashed or not, and what is compared of earlier ones: less than 1 MiB."""
+"""So much is worth a line in the sidecar, when it is hashed and not yet vouched for. A kill costs the blocks that are
+on their way, hashed or not, and what is compared of earlier ones: less than 1 MiB."""
 SPARSE_BYTES = 64 << 20
 DISK_BLOCK_BYTES = 512
 """What st_blocks counts, whatever the file system's own blocks are."""
