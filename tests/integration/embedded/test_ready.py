@@ -32,7 +32,7 @@ pytestmark = [
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 SERVER = """
-import json, os, resource, signal, sys, time
+import json, os, resource, select, signal, sys, time
 from pathlib import Path
 
 def told(**what):
@@ -56,6 +56,8 @@ def run():
     if word == "terminal":
         signal.signal(signal.SIGWINCH, lambda *_: told(size=tuple(os.get_terminal_size(1))))
         told(tty=os.isatty(0), size=tuple(os.get_terminal_size(1)))
+        while not select.select([0], [], [], 0.05)[0]:
+            pass  # a signal just before a read that waits for ever would not be looked at
         sys.stdin.readline()
     if word == "wait":
         try:
