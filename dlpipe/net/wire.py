@@ -127,7 +127,7 @@ class WatchedStream(httpcore.NetworkStream):
 
     def _fill(self, sock: socket.socket, buffer: memoryview, within_s: float) -> int:
         """Let the kernel fill the buffer, as far as it comes within a moment: one call for a block instead of many."""
-        self._deadline = self._clock() + within_s
+        self.expect_within(within_s)
         if self._patient is None:
             self._patient = not isinstance(sock, ssl.SSLSocket) and _made_patient(sock)
         timeout = None if self._patient else within_s

@@ -18,7 +18,6 @@ class Admission:
 
     def __init__(self, deps: Deps, job: ArtifactJob) -> None:
         self._deps = deps
-        self._clock = deps.clock
         self._job = job
         self._volume: str | None = None
         self._since = 0
@@ -46,7 +45,7 @@ class Admission:
     def count(self, size: int, total: int | None) -> None:
         """Note that so many bytes came, and look again now and then."""
         self._since += size
-        if self._since >= LOOK_EVERY_BYTES or self._clock() - self._looked >= LOOK_EVERY_S:
+        if self._since >= LOOK_EVERY_BYTES or self._deps.clock() - self._looked >= LOOK_EVERY_S:
             self.ask(total)
 
     def __enter__(self) -> Admission:
