@@ -21,17 +21,22 @@ QUIET_S = 0.05
 class Behind:
     """`work` is called with each block in its order, on another thread; what it raises comes up at the next call."""
 
-    def __init__(self, work: Callable[[memoryview], None], quiet: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self,
+        work: Callable[[memoryview], None],
+        quiet: Callable[[], None] = lambda: None,
+        block_bytes: int = BLOCK_BYTES,
+    ) -> None:
         """`quiet` is called on that thread as well, when it has worked and nothing has come for a moment, not even
         somebody who settles."""
-        self._work, self._quiet = work, quiet
+        self._work, self._quiet, self._block_bytes = work, quiet, block_bytes
         self._free: queue.SimpleQueue[memoryview] = queue.SimpleQueue()
         self._given: queue.SimpleQueue[tuple[memoryview, memoryview] | threading.Event | None] = queue.SimpleQueue()
         self._lent: memoryview | None = None
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="dlpipe-hash", daemon=True)
         for _ in range(BLOCKS):
-            self._free.put(_block())
+            self._free.put(self._block())
         self._thread.start()
 
     def buffer(self) -> memoryview:
@@ -67,7 +72,7 @@ class Behind:
             except queue.Empty:
                 self._drain()
                 if self._free.empty():  # all is done, and none is back: an exception came while one was passed on
-                    self._free.put(_block())
+                    self._free.put(self._block())
 
     def _drain(self) -> None:
         """What comes to its turn comes after all that was given before."""
@@ -111,7 +116,6 @@ class Behind:
             except BaseException as error:
                 self._error = error
 
-
-def _block() -> memoryview:
-    # Mapped, not from the heap: pages that were never touched cost nothing.
-    return memoryview(mmap.mmap(-1, BLOCK_BYTES))
+    def _block(self) -> memoryview:
+        # Mapped, not from the heap: pages that were never touched cost nothing.
+        return memoryview(mmap.mmap(-1, self._block_bytes))

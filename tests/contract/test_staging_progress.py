@@ -15,7 +15,7 @@ from dlpipe.core.errors import Postponed
 from dlpipe.core.ports import Part, Staging
 from dlpipe.store import LocalStaging
 from dlpipe.store.behind import BLOCK_BYTES, BLOCKS
-from dlpipe.store.staging import VOUCH_BYTES
+from dlpipe.store.staging import LARGE_BLOCK_BYTES, LARGE_BYTES, VOUCH_BYTES
 from tests.parts import begun, claim, facts, file_of, sidecar_of
 from tests.servers import wait_until
 from tests.world import some_bytes
@@ -52,20 +52,25 @@ def good(part: Part) -> int:
     return part.facts.good if part.facts else 0
 
 
-def fill(part: Part, blocks: int) -> None:
+def fill(part: Part, blocks: int, size: int = BLOCK_BYTES) -> None:
     for _ in range(blocks):
         block = part.buffer()
+        assert len(block) == size
         # Besides what comes into the block that is lent now.
-        assert part.offset - good(part) <= (BLOCKS - 1) * BLOCK_BYTES
-        block[:] = some_bytes(BLOCK_BYTES)
+        assert part.offset - good(part) <= (BLOCKS - 1) * size
+        block[:] = some_bytes(size)
         part.write(block)
 
 
-def test_what_a_kill_may_cost_is_bounded_while_bytes_come_fast(staging: Staging) -> None:
+@pytest.mark.parametrize(
+    ("total", "block"),
+    [(None, BLOCK_BYTES), (LARGE_BYTES - 1, BLOCK_BYTES), (LARGE_BYTES, LARGE_BLOCK_BYTES)],
+)
+def test_what_a_kill_may_cost_is_bounded_while_bytes_come_fast(staging: Staging, total: int | None, block: int) -> None:
     with ExitStack() as stack:
         part = stack.enter_context(claim(staging))
-        part.begin(facts(None))
-        fill(part, 40)
+        part.begin(facts(total))
+        fill(part, 40, block)
 
 
 def test_bytes_of_a_line_that_stands_still_are_vouched_for(staging: Staging, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Kill −9 at 50 random moments of 256 MiB downloads: the hash is right each time, and little comes twice."""
+"""Kill −9 at random moments of downloads, large and larger: the hash is right each time, and little comes twice."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from dlpipe.db import SqlDatabase
 from dlpipe.net.client import Hub
 from dlpipe.pipeline.reconcile import reconcile
 from dlpipe.pipeline.runner import Done
+from dlpipe.store.staging import LARGE_BLOCK_BYTES, LARGE_BYTES
 from tests.rangeserver import Body, RangeServer, Served
 from tests.servers import wait_until
 from tests.streaming import NET, OVERLAP, Child, Site, after_death, real, run_to_stream
@@ -33,9 +34,7 @@ pytestmark = [
 ]
 
 MIB = 1 << 20
-SIZE = 256 * MIB
 DOWNLOADS, KILLS = 10, 5
-BODY = Body(SIZE)
 
 
 @pytest.fixture
@@ -106,34 +105,53 @@ class Killer:
         self._done.set()
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="reads the kernel's queues in /proc")
+linux = pytest.mark.skipif(sys.platform != "linux", reason="reads the kernel's queues in /proc")
+
+
+@linux
 def test_whenever_it_is_killed_the_bytes_are_right_and_at_most_a_mebibyte_comes_twice(
     world: World, site: Site, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    lost = killed_again_and_again(world, site, capsys, Body(256 * MIB), DOWNLOADS)
+    assert max(lost) <= MIB
+
+
+@linux
+def test_of_a_large_file_three_larger_blocks_come_twice_at_most(
+    world: World, site: Site, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lost = killed_again_and_again(world, site, capsys, Body(LARGE_BYTES), 3)
+    assert max(lost) <= 3 * LARGE_BLOCK_BYTES + OVERLAP
+
+
+def killed_again_and_again(
+    world: World, site: Site, capsys: pytest.CaptureFixture[str], body: Body, downloads: int
+) -> list[int]:
+    """How much came twice after each of the kills."""
     seed = int(os.environ.get("KILL_SEED", "0")) or random.SystemRandom().randrange(1, 1 << 32)
     chance = random.Random(seed)
-    right = BODY.sha256()
+    right = body.sha256()
     lost: list[int] = []
-    with RangeServer(BODY) as server:
+    with RangeServer(body) as server:
         killer = Killer(server)
-        for number in range(DOWNLOADS):
-            moments = sorted(chance.sample(range(1, SIZE - MIB), KILLS))
+        for number in range(downloads):
+            moments = sorted(chance.sample(range(1, body.size - MIB), KILLS))
             job = world.plan(f"{server.url}?{number}")
             lost += one_download(world, site, server, killer, job, moments)
             streamed = world.op(job, OpType.STREAM).result
             assert streamed is not None
-            assert (streamed["sha256"], streamed["size"]) == (right, SIZE)
+            assert (streamed["sha256"], streamed["size"]) == (right, body.size)
             assert world.run("finalize", job, world.row(job).run) == Done(State.FINALIZED)  # hashes it from the disk
             for path in world.root.glob("default/default/*/*"):
                 assert path.name.startswith(right)
                 path.unlink()  # the next one is to take room of its own
     with capsys.disabled():
         print(
-            f"\nkill -9: seed {seed}, {len(lost)} kills, came twice: "
+            f"\nkill -9: {body.size // MIB} MiB, seed {seed}, {len(lost)} kills, came twice: "
             f"most {max(lost) >> 10} KiB, mean {sum(lost) // len(lost) >> 10} KiB"
         )
-    assert len(lost) == DOWNLOADS * KILLS
-    assert max(lost) <= MIB, f"seed {seed}: {max(lost)} bytes came twice"
+    assert len(lost) == downloads * KILLS
+    return lost
 
 
 def one_download(
