@@ -29,7 +29,7 @@ class Behind:
     ) -> None:
         """`quiet` is called on that thread as well, when it has worked and nothing has come for a moment, not even
         somebody who settles."""
-        self._work, self._quiet, self._block_bytes = work, quiet, block_bytes
+        self._work, self._quiet, self.block_bytes = work, quiet, block_bytes
         self._free: queue.SimpleQueue[memoryview] = queue.SimpleQueue()
         self._given: queue.SimpleQueue[tuple[memoryview, memoryview] | threading.Event | None] = queue.SimpleQueue()
         self._lent: memoryview | None = None
@@ -118,4 +118,4 @@ class Behind:
 
     def _block(self) -> memoryview:
         # Mapped, not from the heap: pages that were never touched cost nothing.
-        return memoryview(mmap.mmap(-1, self._block_bytes))
+        return memoryview(mmap.mmap(-1, self.block_bytes))

@@ -35,8 +35,8 @@ from dlpipe.store.sidecar import Checkpoint, Piece, add, thinned
 STAGING = ".staging"
 NODE = leftovers.NODE
 VOUCH_BYTES = 256 << 10
-"""So much is worth a line in the sidecar, when it is hashed and not yet vouched for. A kill costs the blocks that are
-on their way, hashed or not, and what is compared of earlier ones: less than 1 MiB."""
+"""Of what is hashed as it comes, so much is worth a line in the sidecar; of what comes in a ring of blocks, each block.
+A kill costs the blocks that are on their way, hashed or not, and what is compared of earlier ones: less than 1 MiB."""
 LARGE_BYTES = 512 << 20
 LARGE_BLOCK_BYTES = 1 << 20
 """A file of that size comes in larger blocks, as each costs a processor the same whatever it holds. By a kill it may
@@ -193,6 +193,9 @@ class LocalPart(PartFile):
             self._states = {}
             self._side = self._new_side(remote, os.fstat(self._fd).st_ino)
             self._side_waits = True
+            if self._behind is not None and self._behind.block_bytes != self._block_bytes():
+                self._behind.close()  # another server has a file of another size
+                self._behind = None
             self._preallocate(remote.content_length)
 
     def _preallocate(self, total: int | None) -> None:
@@ -329,17 +332,20 @@ class LocalPart(PartFile):
 
     def buffer(self) -> memoryview:
         if self._behind is None:
-            total = self._side.total if self._side else None
-            large = (total or 0) >= LARGE_BYTES
-            if not self._is_more and not large:
+            size = self._block_bytes()
+            if not self._is_more and size == BLOCK_BYTES:
                 # What fits into one block is hashed here: a thread would take longer to start.
                 self._first = self._first or _spare_block()
                 return self._first
-            self._behind = Behind(self._hash, self._vouch_for_hashed, LARGE_BLOCK_BYTES if large else BLOCK_BYTES)
+            self._behind = Behind(self._hash, self._vouch_for_hashed, size)
         block = self._behind.buffer()
         # Here, as whoever hashes has less time. What is lent again was hashed: no more than all blocks can be lost.
         self._vouch_for_hashed()
         return block
+
+    def _block_bytes(self) -> int:
+        total = self._side.total if self._side else None
+        return LARGE_BLOCK_BYTES if total is not None and total >= LARGE_BYTES else BLOCK_BYTES
 
     def write(self, data: bytes | memoryview) -> None:
         if self._sealed:
@@ -369,14 +375,14 @@ class LocalPart(PartFile):
         self._hashed += len(data)
         self._reached = self._hashed, self._digest.copy()
         if self._behind is None:
-            self._vouch_for_hashed()
+            self._vouch_for_hashed(VOUCH_BYTES)
 
-    def _vouch_for_hashed(self) -> None:
+    def _vouch_for_hashed(self, least: int = 1) -> None:
         """By who writes, each time round, or by who hashes, when nothing has come for a moment."""
         with self._vouching:
             marks = self._side.checkpoints if self._side else ()
             reached, digest = self._reached
-            if reached - (marks[-1].offset if marks else 0) >= VOUCH_BYTES:
+            if reached - (marks[-1].offset if marks else 0) >= least:
                 self._checkpoint(reached, digest)
 
     def _settle(self) -> None:

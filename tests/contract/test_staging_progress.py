@@ -84,6 +84,31 @@ def test_bytes_of_a_line_that_stands_still_are_vouched_for(staging: Staging, tmp
         assert f"\n{part.offset} ".encode() in noted or f"[{part.offset}, ".encode() in noted
 
 
+def test_a_block_that_was_not_full_is_vouched_for_as_well(staging: Staging) -> None:
+    """Else it comes on top of the three blocks that a burst behind it may cost."""
+    with ExitStack() as stack:
+        part = stack.enter_context(claim(staging))
+        part.begin(facts(None))
+        fill(part, BLOCKS)
+        part.write(part.buffer()[:1000])
+        wait_until(lambda: good(part) == part.offset, "all of it to be vouched for")
+
+
+@pytest.mark.parametrize("totals", [(LARGE_BYTES, 8 * BLOCK_BYTES), (8 * BLOCK_BYTES, LARGE_BYTES), (LARGE_BYTES,) * 2])
+def test_a_file_of_another_size_comes_in_blocks_for_that_size(staging: Staging, totals: tuple[int, int]) -> None:
+    """Another server may have another file, after the first has sent some of its own."""
+    data = hashlib.sha256()
+    with ExitStack() as stack:
+        part = stack.enter_context(claim(staging))
+        for total in totals:
+            part.begin(facts(total))
+            block = LARGE_BLOCK_BYTES if total >= LARGE_BYTES else BLOCK_BYTES
+            fill(part, BLOCKS + 1, block)
+        for _ in range(BLOCKS + 1):
+            data.update(some_bytes(block))
+        assert part.sha256 == data.hexdigest()
+
+
 def test_size_alone_is_no_progress(staging: Staging, tmp_path: Path) -> None:
     with ExitStack() as stack:
         part = stack.enter_context(claim(staging))

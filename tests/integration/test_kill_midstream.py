@@ -20,7 +20,7 @@ from dlpipe.db import SqlDatabase
 from dlpipe.net.client import Hub
 from dlpipe.pipeline.reconcile import reconcile
 from dlpipe.pipeline.runner import Done
-from dlpipe.store.staging import LARGE_BLOCK_BYTES, LARGE_BYTES
+from dlpipe.store.staging import LARGE_BYTES
 from tests.rangeserver import Body, RangeServer, Served
 from tests.servers import wait_until
 from tests.streaming import NET, OVERLAP, Child, Site, after_death, real, run_to_stream
@@ -117,11 +117,11 @@ def test_whenever_it_is_killed_the_bytes_are_right_and_at_most_a_mebibyte_comes_
 
 
 @linux
-def test_of_a_large_file_three_larger_blocks_come_twice_at_most(
+def test_of_a_large_file_three_mebibytes_and_what_is_compared_come_twice_at_most(
     world: World, site: Site, capsys: pytest.CaptureFixture[str]
 ) -> None:
     lost = killed_again_and_again(world, site, capsys, Body(LARGE_BYTES), 3)
-    assert max(lost) <= 3 * LARGE_BLOCK_BYTES + OVERLAP
+    assert max(lost) <= 3 * MIB + OVERLAP
 
 
 def killed_again_and_again(
