@@ -90,6 +90,7 @@ def test_a_block_that_was_not_full_is_vouched_for_as_well(staging: Staging) -> N
         part = stack.enter_context(claim(staging))
         part.begin(facts(None))
         fill(part, BLOCKS)
+        wait_until(lambda: good(part) == part.offset, "the full ones to be vouched for")
         part.write(part.buffer()[:1000])
         wait_until(lambda: good(part) == part.offset, "all of it to be vouched for")
 
