@@ -22,8 +22,8 @@ _SQL_ENDINGS = "dlpipe/db/endings.py"
 _LOCAL = "dlpipe/store/local.py"
 _LINKS = "dlpipe/store/links.py"
 _IMPRINT = "dlpipe/store/imprint.py"
-_STAGING = "dlpipe/store/staging.py"
-_PART = "dlpipe/store/partfile.py"
+_PART = "dlpipe/store/part.py"
+_PART_FILE = "dlpipe/store/partfile.py"
 _JOBS = "dlpipe/db/jobs.py"
 _GUARDS = "dlpipe/db/guards.py"
 _LEDGER = "dlpipe/db/ledger.py"
@@ -282,7 +282,7 @@ MUTANTS = (
     # ── the part in one hand ──
     Mutant(
         "written-part-begun-again", "a file that somebody may still write into is taken for a new one",
-        "dlpipe/store/staging.py", "        self._is_new, self._is_more = False, ", "        self._is_more = ",
+        _PART, "        self._is_new, self._is_more = False, ", "        self._is_more = ",
         (_CLAIMED, "-k", "left_empty_is_not_made_again"),
     ),
     Mutant(
@@ -431,12 +431,12 @@ MUTANTS = (
         ("tests/contract/test_untouched.py",),
     ),
     Mutant(
-        "imprint-of-another-hash", "an untouched part gets a name that is not its hash", _STAGING,
+        "imprint-of-another-hash", "an untouched part gets a name that is not its hash", _PART,
         "(found.sha256, found.size) == (sha256, size) and ", "",
         ("tests/contract/test_untouched.py",),
     ),
     Mutant(
-        "imprint-outlives-the-file", "the word on a whole file stands when it goes on", _STAGING,
+        "imprint-outlives-the-file", "the word on a whole file stands when it goes on", _PART,
         "thinned(kept, SPARSE_BYTES), False, None", "thinned(kept, SPARSE_BYTES), False, side.imprint",
         ("tests/contract/test_untouched.py",),
     ),
@@ -464,31 +464,31 @@ MUTANTS = (
     ),
     # ── parts ──
     Mutant(
-        "part-truncated", "a part is cut instead of unlinked, under a writer that may wake up", _STAGING,
+        "part-truncated", "a part is cut instead of unlinked, under a writer that may wake up", _PART,
         "            self._replace()\n            self._stand_at",
         "            os.ftruncate(self._fd, 0)\n            self._stand_at",
         ("tests/contract/test_staging.py", "tests/contract/test_staging_progress.py"),
     ),
     Mutant(
-        "unlink-outside-the-lock", "an overtaken holder removes its successor's part", _STAGING,
+        "unlink-outside-the-lock", "an overtaken holder removes its successor's part", _PART,
         "            if self._is_at_name(self._fd):\n                self._unlink()\n            else:\n"
         "                self._unlink_left_sidecar()",
         "            self._unlink()",
         ("tests/contract/test_staging.py", "tests/contract/test_overtaken.py"),
     ),
     Mutant(
-        "later-holder-robbed", "an earlier holder takes the part from a later one", _PART,
+        "later-holder-robbed", "an earlier holder takes the part from a later one", _PART_FILE,
         "        if side.fence >= self._fence:\n            raise LeaseLost(",
         "        if False:\n            raise LeaseLost(",
         ("tests/contract/test_staging.py",),
     ),
     Mutant(
-        "size-instead-of-hash", "held bytes count without being hashed again", _STAGING,
+        "size-instead-of-hash", "held bytes count without being hashed again", _PART,
         "                if self._digest.hexdigest() != mark.sha256:\n                    break\n", "",
         ("tests/contract/test_staging_progress.py", "tests/contract/test_staging.py"),
     ),
     Mutant(
-        "sidecar-of-another-file", "a sidecar vouches for a file that it was not written for", _PART,
+        "sidecar-of-another-file", "a sidecar vouches for a file that it was not written for", _PART_FILE,
         "if side is None or side.inode != found.st_ino:", "if side is None:",
         ("tests/contract/test_staging.py", "tests/contract/test_staging_progress.py"),
     ),

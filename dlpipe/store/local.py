@@ -27,7 +27,8 @@ from dlpipe.store import adopt as adopting
 from dlpipe.store import marker, strays
 from dlpipe.store.folders import alone, as_failure, disk_errors, folder, kept, sha256_of
 from dlpipe.store.links import Linking, cloned, copied, linked, name_new, same_file, share
-from dlpipe.store.staging import STAGING, part_damaged
+from dlpipe.store.part import part_damaged
+from dlpipe.store.staging import STAGING
 
 _OPEN = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
 

@@ -24,7 +24,7 @@ from dlpipe.store import strays
 from dlpipe.store.bucket import SEEN_S, Bucket, Meta, Taken
 from dlpipe.store.folders import READ_BYTES, disk_errors
 from dlpipe.store.object_reader import BLOCK_BYTES, ObjectReader
-from dlpipe.store.staging import part_damaged
+from dlpipe.store.part import part_damaged
 from dlpipe.store.strays import QUARANTINE
 
 MARKER = ".dlpipe-store"

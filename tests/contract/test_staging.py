@@ -18,7 +18,7 @@ from dlpipe.core.errors import LeaseLost, Permanent, Postponed, Retryable, Stage
 from dlpipe.core.ports import Part, Staging
 from dlpipe.store import LocalStaging
 from dlpipe.store.behind import BLOCK_BYTES
-from dlpipe.store.staging import VOUCH_BYTES
+from dlpipe.store.part import VOUCH_BYTES
 from tests.parts import URL, begun, claim, facts, file_of
 from tests.world import some_bytes, staged
 

@@ -12,7 +12,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-import dlpipe.store.staging as staging_module
+import dlpipe.store.part as part_module
 from dlpipe.core.errors import LeaseLost
 from dlpipe.core.ports import Part
 from dlpipe.core.remote import RemoteFacts
@@ -31,8 +31,8 @@ class PartMachine(RuleBasedStateMachine):
     def start(self) -> None:
         self.folder = ExitStack()
         self.root = Path(self.folder.enter_context(tempfile.TemporaryDirectory()))
-        self.checkpoint, staging_module.VOUCH_BYTES = staging_module.VOUCH_BYTES, SMALL_CHECKPOINT
-        self.sparse, staging_module.SPARSE_BYTES = staging_module.SPARSE_BYTES, 2 * SMALL_CHECKPOINT
+        self.checkpoint, part_module.VOUCH_BYTES = part_module.VOUCH_BYTES, SMALL_CHECKPOINT
+        self.sparse, part_module.SPARSE_BYTES = part_module.SPARSE_BYTES, 2 * SMALL_CHECKPOINT
         self.staging = LocalStaging(self.root)
         self.stack = ExitStack()
         self.part: Part | None = None
@@ -147,7 +147,7 @@ class PartMachine(RuleBasedStateMachine):
         if hasattr(self, "folder"):
             self.stack.close()
             self.folder.close()
-            staging_module.VOUCH_BYTES, staging_module.SPARSE_BYTES = self.checkpoint, self.sparse
+            part_module.VOUCH_BYTES, part_module.SPARSE_BYTES = self.checkpoint, self.sparse
 
 
 TestPart = PartMachine.TestCase

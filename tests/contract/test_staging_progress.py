@@ -15,7 +15,7 @@ from dlpipe.core.errors import Postponed
 from dlpipe.core.ports import Part, Staging
 from dlpipe.store import LocalStaging
 from dlpipe.store.behind import BLOCK_BYTES, BLOCKS
-from dlpipe.store.staging import LARGE_BLOCK_BYTES, LARGE_BYTES, VOUCH_BYTES
+from dlpipe.store.part import LARGE_BLOCK_BYTES, LARGE_BYTES, VOUCH_BYTES
 from tests.parts import begun, claim, facts, file_of, sidecar_of
 from tests.servers import wait_until
 from tests.world import some_bytes

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+import dlpipe.store.part as part_module
 import dlpipe.store.preallocate as preallocate_module
-import dlpipe.store.staging as staging_module
 from dlpipe.core.errors import Postponed
 from dlpipe.core.remote import RemoteFacts
 from dlpipe.store import LocalStaging
@@ -62,7 +62,7 @@ def test_what_was_set_aside_for_nothing_is_given_back(tmp_path: Path) -> None:
         part.begin(facts(16 * MIB))
         part.write(b"abc")
         assert part.finish()[:2] == (hashlib.sha256(b"abc").hexdigest(), 3)
-        assert blocks(part.fileno()) <= staging_module.SLACK_BYTES
+        assert blocks(part.fileno()) <= part_module.SLACK_BYTES
         assert os.pread(part.fileno(), 10, 0) == b"abc"
 
 

@@ -20,7 +20,7 @@ from dlpipe.db import SqlDatabase
 from dlpipe.net.client import Hub
 from dlpipe.pipeline.reconcile import reconcile
 from dlpipe.pipeline.runner import Done
-from dlpipe.store.staging import LARGE_BYTES
+from dlpipe.store.part import LARGE_BYTES
 from tests.rangeserver import Body, RangeServer, Served
 from tests.servers import wait_until
 from tests.streaming import NET, OVERLAP, Child, Site, after_death, real, run_to_stream

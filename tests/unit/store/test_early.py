@@ -16,7 +16,7 @@ import dlpipe.store.preallocate as preallocate_module
 from dlpipe.core.errors import Retryable
 from dlpipe.store import LocalStaging, early
 from dlpipe.store.early import LAG
-from dlpipe.store.staging import LocalPart
+from dlpipe.store.part import LocalPart
 from tests.parts import URL, facts
 from tests.servers import wait_until
 from tests.world import some_bytes
