@@ -11,12 +11,12 @@ from dlpipe.core.layout import Place
 from dlpipe.core.ports import BlobStore, Part, Staging
 from dlpipe.core.remote import RemoteFacts
 from dlpipe.store import LocalStaging
-from tests.world import some_bytes
+from tests.world import altered, some_bytes
 
 URL = "http://files.example/a.bin"
 BODY = some_bytes(70_000)
 DIGEST = hashlib.sha256(BODY).hexdigest()
-WRONG = b"!" + BODY[1:]
+WRONG = altered(BODY)
 
 
 @contextmanager

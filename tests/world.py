@@ -56,6 +56,11 @@ def some_bytes(size: int) -> bytes:
     return random.Random(size).randbytes(size)
 
 
+def altered(data: bytes) -> bytes:
+    """Other bytes of the same size, whatever they are."""
+    return bytes([data[0] ^ 1]) + data[1:]
+
+
 RETRY_S = 60.0
 """After so long a first retry is due: not before a test says so, however slowly it runs."""
 

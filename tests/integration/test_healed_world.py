@@ -23,7 +23,7 @@ from dlpipe.store import LocalBlobStore, LocalStaging
 from tests.fakes.leases import FakeLease
 from tests.ledgers import UNKNOWN, everything
 from tests.parts import facts
-from tests.world import World, sha256, some_bytes
+from tests.world import World, altered, sha256, some_bytes
 
 pytestmark = [
     pytest.mark.integration,
@@ -122,7 +122,7 @@ def test_a_missing_file_is_brought_again_and_its_mark_goes(world: Damaged) -> No
 def test_a_damaged_file_is_marked_kept_aside_and_brought_again(world: Damaged, harm: str) -> None:
     job_id, path = world.done("a.bin")
     right = path.read_bytes()
-    wrong = right[:-1] if harm == "cut" else b"!" + right[1:]
+    wrong = right[:-1] if harm == "cut" else altered(right)
     overwrite(path, wrong)
     report = world.round()
     assert (report.files_damaged, report.jobs_reopened) == (1, 1)
@@ -134,7 +134,7 @@ def test_a_damaged_file_is_marked_kept_aside_and_brought_again(world: Damaged, h
 
 def test_altered_bytes_of_the_right_size_wait_for_the_slow_walk_which_can_be_off(world: Damaged) -> None:
     _, path = world.done("a.bin")
-    overwrite(path, b"!" + path.read_bytes()[1:])
+    overwrite(path, altered(path.read_bytes()))
     world.heal_policy(rehash_bytes=0)
     assert reconcile(world.deps) == Report()
     world.heal_policy(rehash_bytes=1)
@@ -145,7 +145,7 @@ def test_the_slow_walk_reads_so_many_bytes_in_a_round_and_comes_around(world: Da
     paths = [world.done(f"{number}.bin", 1_000 + number)[1] for number in range(6)]
     world.heal_policy(rehash_bytes=2_100)
     for path in paths:
-        overwrite(path, b"!" + path.read_bytes()[1:])
+        overwrite(path, altered(path.read_bytes()))
     found = [reconcile(world.deps).files_damaged for _ in range(3)]
     assert sum(found) == 6
     assert max(found) <= 2
@@ -169,7 +169,7 @@ def test_a_file_that_was_put_back_is_no_longer_marked(world: Damaged) -> None:
     path.unlink()
     world.source.pages.clear()
     world.round()
-    path.write_bytes(b"!" + right[1:])
+    path.write_bytes(altered(right))
     assert reconcile(world.deps).files_mended == 0
     path.write_bytes(right)
     assert reconcile(world.deps).files_mended == 1
@@ -190,7 +190,7 @@ class Unreadable(LocalBlobStore):
 def test_a_file_that_cannot_be_read_keeps_no_walk_from_those_behind_it(world: Damaged) -> None:
     found = [world.done(f"{number}.bin", 1_000 + number) for number in range(4)]
     (first, *_, last) = sorted((world.artifacts(job_id)[0].artifact_uuid, job_id, path) for job_id, path in found)
-    overwrite(last[2], b"!" + last[2].read_bytes()[1:])
+    overwrite(last[2], altered(last[2].read_bytes()))
     store = Unreadable(world.root, clock=world.later)
     store.bad = world.artifacts(first[1])[0].storage_pointer
     world.deps = replace(world.deps, store=store)
@@ -282,7 +282,7 @@ def test_a_file_that_a_run_brings_between_the_look_and_the_write_is_not_asked_fo
 def test_a_damaged_file_that_was_put_right_before_the_fence_was_read_is_not_asked_for_again(world: Damaged) -> None:
     job_id, path = world.done("a.bin")
     right = path.read_bytes()
-    overwrite(path, b"!" + right[1:])
+    overwrite(path, altered(right))
 
     class Store(LocalBlobStore):
         def is_right(self, pointer: str, sha256: str, size: int) -> bool:
@@ -491,7 +491,7 @@ def hurt(world: Damaged) -> None:
     jobs = {name: world.done(f"{name}.bin", 1_000 + number) for number, name in enumerate(("gone", "cut", "altered"))}
     jobs["gone"][1].unlink()
     overwrite(jobs["cut"][1], b"short")
-    overwrite(jobs["altered"][1], b"!" + jobs["altered"][1].read_bytes()[1:])
+    overwrite(jobs["altered"][1], altered(jobs["altered"][1].read_bytes()))
     lay(world, some_bytes(4_000))
     lay(world, some_bytes(4_001), name="ef" * 32)
     for number, name in enumerate(("orphan", "dead", "stale", "unsent", "lost", "midway")):

@@ -21,7 +21,7 @@ from dlpipe.store.objects import MARKER
 from dlpipe.store.routed import RoutedBlobStore
 from dlpipe.verify.objects import Objects, ObjectStoreTrouble
 from tests.objectserver import ObjectServer, contents, objects
-from tests.world import DEFAULT, World, sha256, some_bytes
+from tests.world import DEFAULT, World, altered, sha256, some_bytes
 
 pytestmark = [
     pytest.mark.integration,
@@ -86,7 +86,7 @@ def test_damaged_bytes_are_found_by_reading_and_brought_again(world: InBucket) -
     world.brought("a.bin", data := some_bytes(3_000))
     (path,) = world.kept()
     # With the very metadata of the right ones: nothing but the bytes themselves tells.
-    obstore.put(world.bucket.store, path, wrong := b"!" + data[1:], attributes={"sha256": sha256(data)})
+    obstore.put(world.bucket.store, path, wrong := altered(data), attributes={"sha256": sha256(data)})
     assert reconcile(world.deps).files_damaged == 1
     world.drive()
     assert world.kept() == {path: data}
@@ -171,7 +171,7 @@ def test_a_shared_object_that_is_damaged_is_not_taken_for_an_equal(world: InBuck
     data = some_bytes(3_000)
     world.brought("a", data)
     (path,) = world.kept()
-    obstore.put(world.bucket.store, path, b"!" + data[1:])
+    obstore.put(world.bucket.store, path, altered(data))
     job = world.brought("b", data, project_id="q")
     pointer = world.pointer(job, Scope("default", "q"))
     assert pointer != f"s3:{path}"
@@ -244,7 +244,7 @@ def test_the_checker_tells_each_kind_of_damage_in_a_bucket(
     store, before = world.bucket.store, contents(world.bucket.store)
     world.bucket.delete(lost)
     obstore.put(store, cut, before[cut][:-1])
-    obstore.put(store, changed, b"!" + before[changed][1:], attributes={"sha256": sha256(before[changed])})
+    obstore.put(store, changed, altered(before[changed]), attributes={"sha256": sha256(before[changed])})
     stranger = some_bytes(777)
     unknown = f"default/default/{sha256(stranger)[:2]}/{sha256(stranger)}"
     obstore.put(store, unknown, stranger)

@@ -138,7 +138,7 @@ class Effects:
             yield self._checked(f"{name} {how} and begins at the first byte", fresh.with_worker(me, mine), me, broken)
 
     def _write(self, w: World, me: int) -> Step[World]:
-        """`LocalPart.write` and its checkpoint (store/staging.py); after the last piece `finish`."""
+        """`LocalPart.write` and its checkpoint (store/part.py); after the last piece `finish`."""
         worker, part = w.workers[me], w.part
         file, piece = worker.file, len(worker.sha)
         bytes_ = list(w.files[file])
@@ -216,7 +216,7 @@ class Effects:
         return Step(text, then.with_worker(me, worker._replace(at="unlink")), broken=broken)
 
     def _unlink(self, w: World, me: int) -> Step[World]:
-        """`LocalPart.remove` (store/staging.py)."""
+        """`LocalPart.remove` (store/part.py)."""
         worker = w.workers[me]
         ours = w.part is not None and w.part.file == worker.file
         then = w._replace(part=None) if ours else w

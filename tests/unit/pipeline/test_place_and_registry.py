@@ -14,7 +14,7 @@ from dlpipe.core.flow import OpType
 from dlpipe.core.model import Scope
 from dlpipe.core.states import State
 from dlpipe.pipeline.runner import Done, Failed
-from tests.world import RETRY_S, World, no_links, sha256, some_bytes
+from tests.world import RETRY_S, World, altered, no_links, sha256, some_bytes
 
 BODY = some_bytes(30_000)
 ONE, TWO = "http://one.example/a.bin", "http://two.example/b.bin"
@@ -73,7 +73,7 @@ def test_staged_bytes_that_rotted_are_never_published(world: World) -> None:
     job = world.plan(ONE)
     world.run_to("finalize", job)
     (part,) = (world.root / ".staging").rglob("*.part")
-    part.write_bytes(b"!" + BODY[1:])
+    part.write_bytes(altered(BODY))
     assert world.run("finalize", job) == Failed("part_damaged", RETRY_S)
     assert world.blobs() == {}
     world.make_due(job)
