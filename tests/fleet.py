@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -69,6 +71,12 @@ class Process:
 
     def send(self, number: signal.Signals) -> None:
         self._child.send_signal(number)
+
+    @property
+    def is_stopped(self) -> bool:
+        """All of its threads: SIGSTOP comes to one after the other."""
+        found = [(task / "stat").read_text() for task in Path(f"/proc/{self.pid}/task").iterdir()]
+        return all(stat.rpartition(")")[2].split()[0] == "T" for stat in found)
 
     def kill(self) -> None:
         self.send(signal.SIGKILL)
@@ -210,6 +218,33 @@ class Fleet:
             states = self.states() if file is None or file.exists() else {}
             logs = "".join(f"\n── {p.name} ──\n{p.log.read_text()[-1500:]}" for p in self.processes)
             raise TimeoutError(f"{error}; {states}{logs}") from None
+
+    def _ledger_is_free(self) -> bool:
+        """Nobody is in the middle of writing into it."""
+        file = self.database.sqlite_file
+        try:
+            if file is None:
+                with self.database.engine.connect() as connection:
+                    connection.execute(sa.text("SELECT 1 FROM artifact_jobs FOR UPDATE NOWAIT"))
+            else:
+                with closing(sqlite3.connect(file, timeout=0.0, isolation_level=None)) as connection:
+                    connection.execute("BEGIN IMMEDIATE")
+        except (sa.exc.OperationalError, sqlite3.OperationalError):
+            return False
+        return True
+
+    def freeze(self, process: Process) -> None:
+        """SIGSTOP, but not while it writes into the ledger: on SQLite that stops everybody (docs/faults.md)."""
+
+        def froze() -> bool:
+            process.send(signal.SIGSTOP)
+            self.until(lambda: process.is_stopped, f"{process.name} to stand still", process)
+            if self._ledger_is_free():
+                return True
+            process.send(signal.SIGCONT)
+            return False
+
+        self.until(froze, f"a moment at which {process.name} writes nothing", process)
 
     def assert_each_once(self, bodies: Mapping[str, bytes]) -> None:
         """Every URL's job is done, every effect recorded once, every file right, and nothing is left over."""

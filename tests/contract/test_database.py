@@ -137,8 +137,27 @@ def test_a_new_file_that_nobody_lets_go_of_is_told_as_unavailable(
     with closing(sqlite3.connect(file, isolation_level=None)) as maker:
         maker.execute("CREATE TABLE made (x)")
         maker.execute("BEGIN IMMEDIATE")
-        with pytest.raises(LedgerUnavailable):
+        with pytest.raises(LedgerUnavailable) as refusal:
             SqlDatabase(f"sqlite:///{file}").schema_version()
+        assert refusal.value.code == "ledger_locked"
+
+
+def test_a_ledger_that_somebody_does_not_let_go_of_is_told_as_locked_and_loses_nothing(sqlite_url: str) -> None:
+    """As when a process is stopped in the middle of writing; readers are not kept waiting."""
+    database = SqlDatabase(sqlite_url, pool_size=1)
+    bench = Bench(database)
+    job_id = bench.job()
+    before = everything(database)
+    with database.engine.connect() as connection:  # the only one, and used again
+        connection.exec_driver_sql("PRAGMA busy_timeout=20").close()
+    with closing(sqlite3.connect(sa.make_url(sqlite_url).database or "", isolation_level=None)) as stopped:
+        stopped.execute("BEGIN IMMEDIATE")
+        with pytest.raises(LedgerUnavailable) as refusal:
+            bench.claim("head", job_id)
+        assert (refusal.value.code, everything(database)) == ("ledger_locked", before)
+        assert "stopped" in refusal.value.hint
+    assert bench.hold("head", job_id).job_id == job_id
+    database.close()
 
 
 def test_a_forked_child_makes_its_own_connections(bench: Bench) -> None:

@@ -27,7 +27,7 @@ def test_a_worker_stopped_beyond_its_lease_changes_nothing_when_it_wakes_up(flee
     late = fleet.worker("late")
     fleet.plan([url])
     fleet.until(lambda: vouched(fleet) >= 3 * MIB, "the stream to be half-way", late)
-    late.send(signal.SIGSTOP)
+    fleet.freeze(late)
     before = fleet.job(url)
     fleet.worker("next")
     fleet.beat()
