@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -99,9 +100,17 @@ def worlds(template: Path, folder: Path) -> Iterator[tuple[World, World]]:
             world.database.close()
 
 
+def to_the_next_moment() -> None:
+    """Of jobs that are due in the same millisecond either may be taken first, and both worlds are to take the same."""
+    began = time.time_ns() // 1_000_000
+    while time.time_ns() // 1_000_000 == began:
+        pass
+
+
 def heal(world: World) -> None:
     for _ in range(3):
         for row in world.sql("SELECT job_id FROM artifact_jobs"):
+            to_the_next_moment()
             world.age(str(row.job_id))
             world.make_due(str(row.job_id))
             world.expire(str(row.job_id))
@@ -398,6 +407,7 @@ _ACTIONS = st.lists(
 
 
 def _act(world: World, action: tuple[Any, Any, Any], jobs: list[str]) -> None:
+    to_the_next_moment()
     what, which, how = action
     job = jobs[which % len(jobs)] if jobs and isinstance(which, int) else None
     scope = Scope() if job is None or world.sql(
