@@ -36,7 +36,7 @@ types: setup ## Type-check the package, the tests and ops
 	$(BIN)/mypy
 
 .PHONY: fast
-fast: setup ## The fast tests: unit, contract and model
+fast: setup ## The fast tests: unit, contract and model, on SQLite
 	$(BIN)/python -m pytest -n $(WORKERS) -m 'not slow' tests/unit tests/contract tests/model $(ARGS)
 
 .PHONY: test

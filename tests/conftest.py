@@ -24,7 +24,7 @@ from tests.objectserver import missing as object_server_missing
 from tests.postgres import Postgres
 from tests.tally import Tally
 
-ENGINES = ("sqlite", "postgresql")
+ENGINES = ("sqlite", pytest.param("postgresql", marks=pytest.mark.slow))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -28,7 +28,8 @@ from tests.objectserver import contents, objects
 from tests.parts import BODY, DIGEST, URL, WRONG, brought
 from tests.world import some_bytes, staged
 
-KINDS = ["local", "s3", "s3-read-back", "memory", "routed"]
+IN_BUCKETS = [pytest.param(kind, marks=pytest.mark.slow) for kind in ("s3", "s3-read-back", "routed")]
+KINDS = ["local", "memory", *IN_BUCKETS]
 LATER_S = 7_200.0
 
 

@@ -110,7 +110,7 @@ class Real(Subject):
         self._server.start()
 
 
-@pytest.fixture(params=["fake", "qbittorrent"])
+@pytest.fixture(params=["fake", pytest.param("qbittorrent", marks=pytest.mark.slow)])
 def subject(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Subject]:
     if request.param == "fake":
         yield Fake(tmp_path)

@@ -47,6 +47,7 @@ def at_every_crash_point() -> Iterator[list[tuple[str, list[str]]]]:
     crash.arm(lambda _name: None)
 
 
+@pytest.mark.slow
 def test_work_is_never_taken_for_damage(world: World, at_every_crash_point: list[tuple[str, list[str]]]) -> None:
     """Looked at from another connection at every point where a worker might die."""
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 from dlpipe.core.errors import LeaseUnavailable
 from dlpipe.core.top import HostState
@@ -47,7 +49,7 @@ def test_the_last_round_is_told_with_its_age_and_without_what_it_did_not_find(cl
 
 
 def test_a_redis_that_is_away_is_said_to_be_away() -> None:
-    watch = RedisWatch(redis.Redis(host="127.0.0.1", port=1, socket_connect_timeout=1))
+    watch = RedisWatch(redis.Redis(host="127.0.0.1", port=1, retry=Retry(NoBackoff(), 0)))
     for ask in (lambda: watch.hosts(["a"]), watch.last_round, lambda: watch.put_round({})):
         with pytest.raises(LeaseUnavailable):
             ask()

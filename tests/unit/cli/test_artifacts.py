@@ -107,6 +107,7 @@ def test_parquet_holds_the_same_rows(desk: Desk, job: str, tmp_path: Path) -> No
     assert {**row, "created_at": None, "quota": None} == {**told, "created_at": None, "quota": None}
 
 
+@pytest.mark.slow
 def test_a_long_export_is_written_in_bounded_memory(desk: Desk, job: str, tmp_path: Path) -> None:
     """Rows are read page by page: ten times as many cost no more memory."""
     desk.sql(

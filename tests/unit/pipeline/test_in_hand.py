@@ -445,6 +445,7 @@ def _act(world: World, action: tuple[Any, Any, Any], jobs: list[str]) -> None:
             pass
 
 
+@pytest.mark.slow
 @settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck), phases=[Phase.generate])
 @given(actions=_ACTIONS)
 def test_whatever_happens_in_hand_comes_to_what_messages_come_to(sqlite_template: Path, actions: Any) -> None:
