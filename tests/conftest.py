@@ -24,6 +24,8 @@ from tests.objectserver import missing as object_server_missing
 from tests.postgres import Postgres
 from tests.tally import Tally
 
+SERVERS = frozenset({"postgres", "object_server"})
+"""Fixtures that start a server which takes seconds to start."""
 ENGINES = ("sqlite", pytest.param("postgresql", marks=pytest.mark.slow))
 
 
@@ -38,6 +40,13 @@ def pytest_configure(config: pytest.Config) -> None:
             signal.signal(number, signal.default_int_handler if number is signal.SIGINT else signal.SIG_DFL)
     config.pluginmanager.register(engines, "engines")
     config.pluginmanager.register(Tally(config), "tally")
+
+
+@pytest.hookimpl(tryfirst=True)  # before those that are slow are left out
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if SERVERS.intersection(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.slow)
 
 
 def absent(reason: str) -> NoReturn:

@@ -14,12 +14,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+import psycopg
 import sqlalchemy as sa
 from celery import Celery
 from kombu.pools import connections, producers
 
 from dlpipe import defaults
 from dlpipe.db import SqlDatabase
+from dlpipe.db.engine import sqlite_kind
 from dlpipe.embedded.process import birth
 from dlpipe.embedded.tether import tethered
 from dlpipe.settings import load
@@ -75,7 +77,10 @@ class Process:
     @property
     def is_stopped(self) -> bool:
         """All of its threads: SIGSTOP comes to one after the other."""
-        found = [(task / "stat").read_text() for task in Path(f"/proc/{self.pid}/task").iterdir()]
+        try:
+            found = [(task / "stat").read_text() for task in Path(f"/proc/{self.pid}/task").iterdir()]
+        except (FileNotFoundError, ProcessLookupError):  # a thread that ended meanwhile
+            return False
         return all(stat.rpartition(")")[2].split()[0] == "T" for stat in found)
 
     def kill(self) -> None:
@@ -229,12 +234,21 @@ class Fleet:
             else:
                 with closing(sqlite3.connect(file, timeout=0.0, isolation_level=None)) as connection:
                     connection.execute("BEGIN IMMEDIATE")
-        except (sa.exc.OperationalError, sqlite3.OperationalError):
+        except sqlite3.OperationalError as error:
+            if sqlite_kind(error) != sqlite3.SQLITE_BUSY:
+                raise
+            return False
+        except sa.exc.OperationalError as error:
+            if not isinstance(error.orig, psycopg.errors.LockNotAvailable):
+                raise
             return False
         return True
 
     def freeze(self, process: Process) -> None:
-        """SIGSTOP, but not while it writes into the ledger: on SQLite that stops everybody (docs/faults.md)."""
+        """SIGSTOP, but not while it writes jobs into the ledger: on SQLite that stops everybody (docs/faults.md).
+
+        For a worker of threads: the children of another one are not stopped.
+        """
 
         def froze() -> bool:
             process.send(signal.SIGSTOP)

@@ -50,8 +50,6 @@ _PRAGMAS = (
     "PRAGMA cache_size=-16000",
 )
 _DAMAGED = (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT)
-_PRIMARY = 0xFF
-"""Of SQLite's codes the byte that names the kind of error; what is above it says more exactly where."""
 _OTHER_TABLES = frozenset({"42P01", "42703"})
 """The SQLSTATEs of a table and of a column that is not there."""
 
@@ -287,7 +285,7 @@ def _enter_wal(connection: sqlite3.Connection) -> None:
             connection.execute("PRAGMA journal_mode=WAL").close()
             return
         except sqlite3.OperationalError as error:
-            if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() > until:
+            if sqlite_kind(error) != sqlite3.SQLITE_BUSY or time.monotonic() > until:
                 raise
         time.sleep(_WAL_PAUSE_S)
 
@@ -301,9 +299,18 @@ def _begin_postgresql(connection: sa.Connection) -> None:
     say(connection, "BEGIN")
 
 
-def _sqlite_code(error: Exception) -> int:
-    """0 of an error that is none of SQLite's."""
-    return getattr(getattr(error, "orig", None), "sqlite_errorcode", None) or 0
+def sqlite_kind(error: BaseException | None) -> int:
+    """The kind of the driver's error, without what its code says beyond that; 0 if it is none of SQLite's."""
+    return (getattr(error, "sqlite_errorcode", None) or 0) & 0xFF
+
+
+def locked() -> LedgerUnavailable:
+    return LedgerUnavailable(
+        "the ledger's file is held by somebody who does not let go of it",
+        code="ledger_locked",
+        hint="Is a process that uses it stopped (state T in ps), or does a tool hold ledger.db? Let it go on, or end "
+        "it. Nothing was changed: workers go on by themselves, a command has to be repeated.",
+    )
 
 
 @contextmanager
@@ -314,13 +321,8 @@ def _translated() -> Iterator[None]:
     except (OperationalError, InterfaceError, PoolTimeout) as error:
         if isinstance(error, DBAPIError) and is_conflict(error.orig):
             raise LedgerConflict("the database ended this transaction in favour of another one") from error
-        if _sqlite_code(error) & _PRIMARY == sqlite3.SQLITE_BUSY:
-            raise LedgerUnavailable(
-                "another process does not let go of the ledger's file",
-                code="ledger_locked",
-                hint="Is one that uses it stopped (state T in ps), or does a tool hold ledger.db? Let it go on, or end "
-                "it: nothing is lost, and the work goes on by itself.",
-            ) from error
+        if isinstance(error, DBAPIError) and sqlite_kind(error.orig) == sqlite3.SQLITE_BUSY:
+            raise locked() from error
         kind = type(error.orig).__name__ if isinstance(error, DBAPIError) else type(error).__name__
         raise LedgerUnavailable(f"the database did not answer ({kind})") from error
     except DBAPIError as error:
@@ -332,7 +334,7 @@ def _translated() -> Iterator[None]:
                 code="schema_changed",
                 hint="They were migrated meanwhile: end this process and start the version that they are for.",
             ) from error
-        if _sqlite_code(error) in _DAMAGED:
+        if sqlite_kind(error.orig) in _DAMAGED:
             raise LedgerUnavailable(
                 "the ledger's file is damaged, or is no database",
                 code="ledger_damaged",

@@ -20,7 +20,8 @@ from dlpipe.core.model import PlanAnswer
 from dlpipe.core.states import State
 from dlpipe.db import SqlDatabase, engine
 from dlpipe.db.engine import BUSY_TIMEOUT_MS
-from dlpipe.db.schema import jobs
+from dlpipe.db.migrate import migrate
+from dlpipe.db.schema import SCHEMA_VERSION, jobs
 from tests.ledgers import OWN, Bench, everything, spec
 from tests.postgres import Postgres
 
@@ -157,6 +158,23 @@ def test_a_ledger_that_somebody_does_not_let_go_of_is_told_as_locked_and_loses_n
         assert (refusal.value.code, everything(database)) == ("ledger_locked", before)
         assert "stopped" in refusal.value.hint
     assert bench.hold("head", job_id).job_id == job_id
+    database.close()
+
+
+def test_tables_are_not_made_in_a_file_that_somebody_does_not_let_go_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine, "_PRAGMAS", ("PRAGMA busy_timeout=20",))
+    file = tmp_path / "ledger.db"
+    database = SqlDatabase(f"sqlite:///{file}")
+    with closing(sqlite3.connect(file, isolation_level=None)) as stopped:
+        stopped.execute("PRAGMA journal_mode=WAL")
+        stopped.execute("BEGIN IMMEDIATE")
+        with pytest.raises(LedgerUnavailable) as refusal:
+            migrate(database)
+        assert refusal.value.code == "ledger_locked"
+    migrate(database)
+    assert database.schema_version() == SCHEMA_VERSION
     database.close()
 
 

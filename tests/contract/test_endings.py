@@ -500,7 +500,6 @@ LONE: list[Hand] = [
 ]  # fmt: skip
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("hand", LONE, ids=name_of)
 def test_an_ending_after_a_restart_of_the_server_is_recorded(own: Bench, postgres: Postgres, hand: Hand) -> None:
     job, op = claim(own, hand[0])
@@ -530,7 +529,6 @@ class Lossy:
         monkeypatch.setattr(endings.SqlEndings, "_is_written", written)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("hand", LONE, ids=name_of)
 def test_an_ending_whose_answer_is_lost_is_recorded_once_and_told_so(
     own: Bench, postgres: Postgres, monkeypatch: pytest.MonkeyPatch, hand: Hand
@@ -557,7 +555,6 @@ def _next_holder(bench: Bench, job: ArtifactJob, stage: str) -> None:
     assert isinstance(bench.claim(stage, job.job_id, token="another"), Claimed)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("hand", LONE, ids=name_of)
 @pytest.mark.parametrize("how", ["overtaken", "handed back", "paused", "canceled"])
 def test_an_ending_that_never_came_through_and_was_overtaken_meanwhile_is_lost(
@@ -698,7 +695,6 @@ def test_an_ending_by_itself_is_one_statement(own: Bench) -> None:
     assert said == ["once"]
 
 
-@pytest.mark.slow
 def test_a_question_after_a_restart_of_the_server_is_answered(own: Bench, postgres: Postgres) -> None:
     with own.database.write() as unit:
         unit.registry.add_copy("s", "0" * 64, "local:x", 7, own.job())

@@ -34,8 +34,6 @@ from tests.parts import BODY, DIGEST, URL, WRONG, brought
 from tests.servers import wait_until
 from tests.world import some_bytes, staged
 
-pytestmark = pytest.mark.slow
-
 LARGE = some_bytes(12 << 20)
 LARGE_DIGEST = hashlib.sha256(LARGE).hexdigest()
 

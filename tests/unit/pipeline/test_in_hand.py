@@ -101,9 +101,12 @@ def worlds(template: Path, folder: Path) -> Iterator[tuple[World, World]]:
 
 
 def to_the_next_moment() -> None:
-    """Of jobs that are due in the same millisecond either may be taken first, and both worlds are to take the same."""
-    began = time.time_ns() // 1_000_000
-    while time.time_ns() // 1_000_000 == began:
+    """Of jobs that are due in the same millisecond either may be taken first, and both worlds are to take the same.
+
+    SQLite counts milliseconds in days, and may give two that follow each other the same number.
+    """
+    began = time.monotonic_ns()
+    while time.monotonic_ns() - began < 2_000_000:
         pass
 
 
