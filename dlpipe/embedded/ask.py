@@ -7,6 +7,7 @@ nothing has begun.
 from __future__ import annotations
 
 import os
+import select
 import signal
 import socket
 import stat
@@ -32,10 +33,11 @@ def carried_out(words: list[str]) -> int | None:
         status = errand.kernel_status(os.getpid())
         signals = errand.Signals(status)
         line = socket.socket(socket.AF_UNIX)
+        woken, wake = socket.socketpair()
     except (OSError, ValueError, KeyError, RuntimeError):
         return None
-    with line:
-        return None if signals.blocked else _over(line, place, signals)
+    with line, woken, wake:
+        return None if signals.blocked else _over(line, place, signals, woken, wake)
 
 
 def data_folder() -> str:
@@ -77,7 +79,9 @@ def _handed_on(fd: int) -> bool:
         return False
 
 
-def _over(line: socket.socket, place: str, signals: errand.Signals) -> int | None:
+def _over(
+    line: socket.socket, place: str, signals: errand.Signals, woken: socket.socket, wake: socket.socket
+) -> int | None:
     # A signal has to find either us before the command has begun, or somebody to whom it is passed on.
     passed_on = [number for number in errand.PASSED_ON if number not in signals.ignored]
     held = (*passed_on, signal.SIGTSTP, signal.SIGCONT)
@@ -85,6 +89,9 @@ def _over(line: socket.socket, place: str, signals: errand.Signals) -> int | Non
     try:
         if not _begun(line, place, signals):
             return None
+        # Python looks at signals between its own steps: one that comes just before a wait would not end the wait.
+        wake.setblocking(False)
+        signal.set_wakeup_fd(wake.fileno(), warn_on_full_buffer=False)
         for number in passed_on:
             signal.signal(number, lambda received, _frame: _tell(line, received))
         if signal.SIGTSTP not in signals.ignored:
@@ -92,7 +99,11 @@ def _over(line: socket.socket, place: str, signals: errand.Signals) -> int | Non
         signal.signal(signal.SIGCONT, lambda received, _frame: _tell(line, received))
     finally:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, held)
-    return _ended(line)
+    status = _ended(line, woken)
+    signal.set_wakeup_fd(-1)
+    if status < 0:
+        _end_by(-status)
+    return status
 
 
 def _begun(line: socket.socket, place: str, signals: errand.Signals) -> bool:
@@ -144,11 +155,19 @@ def _rest(line: socket.socket) -> None:
     os.kill(os.getpid(), signal.SIGSTOP)
 
 
-def _ended(line: socket.socket) -> int:
+def _ended(line: socket.socket, woken: socket.socket) -> int:
+    """How it ended, once it has; signals are passed on meanwhile."""
     said = b""
     try:
-        while len(said) < errand.STATUS_BYTES and (piece := line.recv(errand.STATUS_BYTES - len(said))):
-            said += piece
+        while len(said) < errand.STATUS_BYTES:
+            heard, _, _ = select.select([line, woken], [], [])
+            if woken in heard:
+                woken.recv(64)
+            if line in heard:
+                piece = line.recv(errand.STATUS_BYTES - len(said))
+                if not piece:
+                    break
+                said += piece
     except OSError:
         said = b""
     if len(said) < errand.STATUS_BYTES:
@@ -157,10 +176,7 @@ def _ended(line: socket.socket) -> int:
             "  What was done by then stands; repeat the command.\n"
         )
         return EXIT_LOST
-    status = int.from_bytes(said, "big", signed=True)
-    if status < 0:
-        _end_by(-status)
-    return status
+    return int.from_bytes(said, "big", signed=True)
 
 
 def _end_by(number: int) -> None:

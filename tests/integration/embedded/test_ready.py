@@ -235,6 +235,28 @@ def test_ctrl_c_interrupts_the_command_and_its_status_comes_back(world: World, t
     assert (tmp_path / "go.interrupted").exists()
 
 
+def test_a_signal_that_does_not_end_the_client_s_wait_is_passed_on_all_the_same(world: World, tmp_path: Path) -> None:
+    """As one does that comes just before the wait begins; here it comes to another thread."""
+    go = tmp_path / "go"
+    late = f"""
+import signal, threading, time
+from pathlib import Path
+
+def late():
+    while signal.getsignal(signal.SIGINT) is signal.default_int_handler or not Path({str(go)!r}).exists():
+        time.sleep(0.01)
+    signal.pthread_kill(threading.get_ident(), signal.SIGINT)
+
+threading.Thread(target=late, daemon=True).start()
+"""
+    world.serve()
+    child = world.ask("wait", str(tmp_path / "never"), first=late)
+    told(child)
+    go.touch()
+    assert child.wait(20) == 130
+    assert (tmp_path / "never.interrupted").exists()
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT])
 def test_who_is_ended_by_a_signal_ends_the_client_by_it(world: World, tmp_path: Path, number: signal.Signals) -> None:
     world.serve()
