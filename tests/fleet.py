@@ -21,12 +21,12 @@ from kombu.pools import connections, producers
 
 from dlpipe import defaults
 from dlpipe.db import SqlDatabase
-from dlpipe.db.engine import sqlite_kind
+from dlpipe.db.engine import is_busy
 from dlpipe.embedded.process import birth
 from dlpipe.embedded.tether import tethered
 from dlpipe.settings import load
 from tests.forks import Forked, Forks, forks
-from tests.servers import Valkey, wait_until
+from tests.servers import Valkey, state_of, wait_until
 from tests.shelf import Folder, Shelf
 from tests.world import sha256, staged
 
@@ -78,10 +78,9 @@ class Process:
     def is_stopped(self) -> bool:
         """All of its threads: SIGSTOP comes to one after the other."""
         try:
-            found = [(task / "stat").read_text() for task in Path(f"/proc/{self.pid}/task").iterdir()]
+            return all(state_of(int(task)) == "T" for task in os.listdir(f"/proc/{self.pid}/task"))
         except (FileNotFoundError, ProcessLookupError):  # a thread that ended meanwhile
             return False
-        return all(stat.rpartition(")")[2].split()[0] == "T" for stat in found)
 
     def kill(self) -> None:
         self.send(signal.SIGKILL)
@@ -235,7 +234,7 @@ class Fleet:
                 with closing(sqlite3.connect(file, timeout=0.0, isolation_level=None)) as connection:
                     connection.execute("BEGIN IMMEDIATE")
         except sqlite3.OperationalError as error:
-            if sqlite_kind(error) != sqlite3.SQLITE_BUSY:
+            if not is_busy(error):
                 raise
             return False
         except sa.exc.OperationalError as error:

@@ -41,6 +41,11 @@ def wait_until(condition: Callable[[], object], what: str, within_s: float = 60.
         time.sleep(0.005)
 
 
+def state_of(pid: int) -> str:
+    """Of a process or a thread, in the kernel's letter: T stands still, Z has ended and nobody has looked."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
 def free_port() -> int:
     """One that nobody has, and that this process has not been given before.
 

@@ -285,7 +285,7 @@ def _enter_wal(connection: sqlite3.Connection) -> None:
             connection.execute("PRAGMA journal_mode=WAL").close()
             return
         except sqlite3.OperationalError as error:
-            if sqlite_kind(error) != sqlite3.SQLITE_BUSY or time.monotonic() > until:
+            if not is_busy(error) or time.monotonic() > until:
                 raise
         time.sleep(_WAL_PAUSE_S)
 
@@ -299,7 +299,12 @@ def _begin_postgresql(connection: sa.Connection) -> None:
     say(connection, "BEGIN")
 
 
-def sqlite_kind(error: BaseException | None) -> int:
+def is_busy(error: BaseException | None) -> bool:
+    """Does somebody else hold the SQLite file? By the driver's error."""
+    return _sqlite_kind(error) == sqlite3.SQLITE_BUSY
+
+
+def _sqlite_kind(error: BaseException | None) -> int:
     """The kind of the driver's error, without what its code says beyond that; 0 if it is none of SQLite's."""
     return (getattr(error, "sqlite_errorcode", None) or 0) & 0xFF
 
@@ -319,12 +324,12 @@ def _translated() -> Iterator[None]:
     try:
         yield
     except (OperationalError, InterfaceError, PoolTimeout) as error:
-        if isinstance(error, DBAPIError) and is_conflict(error.orig):
+        said = error.orig if isinstance(error, DBAPIError) else None
+        if is_conflict(said):
             raise LedgerConflict("the database ended this transaction in favour of another one") from error
-        if isinstance(error, DBAPIError) and sqlite_kind(error.orig) == sqlite3.SQLITE_BUSY:
+        if is_busy(said):
             raise locked() from error
-        kind = type(error.orig).__name__ if isinstance(error, DBAPIError) else type(error).__name__
-        raise LedgerUnavailable(f"the database did not answer ({kind})") from error
+        raise LedgerUnavailable(f"the database did not answer ({type(said or error).__name__})") from error
     except DBAPIError as error:
         if error.connection_invalidated:
             raise LedgerUnavailable("the connection to the database was lost") from error
@@ -334,7 +339,7 @@ def _translated() -> Iterator[None]:
                 code="schema_changed",
                 hint="They were migrated meanwhile: end this process and start the version that they are for.",
             ) from error
-        if sqlite_kind(error.orig) in _DAMAGED:
+        if _sqlite_kind(error.orig) in _DAMAGED:
             raise LedgerUnavailable(
                 "the ledger's file is damaged, or is no database",
                 code="ledger_damaged",

@@ -8,7 +8,6 @@ step waits for a moment only, and is then tried again after a pause in which the
 from __future__ import annotations
 
 import logging
-import sqlite3
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,7 +19,7 @@ from sqlalchemy.exc import DBAPIError
 
 from dlpipe.core.errors import Misconfigured
 from dlpipe.db import schema
-from dlpipe.db.engine import SqlDatabase, locked, sqlite_kind
+from dlpipe.db.engine import SqlDatabase, is_busy, locked
 from dlpipe.db.sessions import Sessions, keep_rows_back
 
 if TYPE_CHECKING:
@@ -55,7 +54,7 @@ def migrate(
             with database.engine.begin() as connection:
                 _upgrade(config, connection)
     except DBAPIError as error:
-        if sqlite_kind(error.orig) == sqlite3.SQLITE_BUSY:
+        if is_busy(error.orig):
             raise locked() from error
         what = str(error.orig).partition("\n")[0] or type(error.orig).__name__
         raise Misconfigured(

@@ -22,7 +22,7 @@ from dlpipe.pipeline.reconcile import reconcile
 from dlpipe.pipeline.runner import Done
 from dlpipe.store.part import LARGE_BYTES
 from tests.rangeserver import Body, RangeServer, Served
-from tests.servers import wait_until
+from tests.servers import state_of, wait_until
 from tests.streaming import NET, OVERLAP, Child, Site, after_death, real, run_to_stream
 from tests.world import World
 
@@ -65,10 +65,6 @@ class Death:
     def read(self) -> int:
         """Where in the file the process was: what it had read, it could have kept."""
         return self.start + self.sent - self.unread
-
-
-def state_of(pid: int) -> str:
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
 class Killer:

@@ -18,7 +18,7 @@ from dlpipe.sources.qbittorrent import QBittorrent
 from tests import qbittorrent
 from tests.conftest import absent
 from tests.qbittorrent import PASSWORD, QBittorrentServer
-from tests.servers import wait_until
+from tests.servers import state_of, wait_until
 
 pytestmark = [
     pytest.mark.integration,
@@ -125,6 +125,6 @@ def test_it_ends_with_the_process_that_started_it(tmp_path: Path) -> None:
 def ended(pid: int) -> bool:
     """Gone, or at most waiting to be noticed."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+        return state_of(pid) == "Z"
     except FileNotFoundError:
         return True

@@ -22,7 +22,7 @@ import pytest
 from dlpipe.embedded import errand
 from dlpipe.embedded.place import socket_in
 from tests.integration.embedded.looking import alive
-from tests.servers import wait_until
+from tests.servers import state_of, wait_until
 
 pytestmark = [
     pytest.mark.integration,
@@ -294,15 +294,11 @@ def test_ctrl_z_stops_both_and_both_go_on(world: World, tmp_path: Path) -> None:
     child = world.ask("wait", str(tmp_path / "go"))
     pid = told(child)["pid"]
     child.send_signal(signal.SIGTSTP)
-    wait_until(lambda: _state(child.pid) == _state(pid) == "T", "both are stopped")
+    wait_until(lambda: state_of(child.pid) == state_of(pid) == "T", "both are stopped")
     child.send_signal(signal.SIGCONT)
-    wait_until(lambda: "T" not in (_state(child.pid), _state(pid)), "both go on")
+    wait_until(lambda: "T" not in (state_of(child.pid), state_of(pid)), "both go on")
     (tmp_path / "go").touch()
     assert child.wait(20) == 7
-
-
-def _state(pid: int) -> str:
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
 def test_the_command_of_a_killed_client_is_interrupted(world: World, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from dlpipe.lease.owner import Identity
-from tests.servers import wait_until
+from tests.servers import state_of, wait_until
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="identity rests on Linux's /proc")
 
@@ -31,10 +31,6 @@ def child() -> Iterator[subprocess.Popen[str]]:
 def token_of(child: subprocess.Popen[str]) -> str:
     assert child.stdout is not None
     return child.stdout.readline().strip() + ".5e1f"
-
-
-def state_of(pid: int) -> str:
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
 def own(**changes: str) -> str:
