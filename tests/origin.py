@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import socket
 import struct
+import termios
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
@@ -77,6 +80,16 @@ class Origin:
         """Wait until every connection is closed; False when one is still open by then."""
         with self._left:
             return self._left.wait_for(lambda: not self._open, within_s)
+
+    def push(self, asked: Asked, data: bytes) -> None:
+        """Send these bytes on the connection of an answered request, and wait until they have arrived."""
+        with self._lock:
+            connection = self._open[asked.connection]
+        connection.sendall(data)
+        deadline = time.monotonic() + _JOIN_S
+        while struct.unpack("i", fcntl.ioctl(connection, termios.TIOCOUTQ, bytes(4)))[0]:  # not acknowledged yet
+            assert time.monotonic() < deadline
+            self._ending.wait(0.001)
 
     def has_left(self, asked: Asked, within_s: float = _JOIN_S) -> bool:
         """Wait until the connection of this request is closed; False when it is still open by then."""
