@@ -142,7 +142,7 @@ def _build(chosen: Settings, publisher: Publisher) -> Deps:
         publisher=publisher,
         progress=RedisProgress(line),
         reservations=RedisReservations(line),
-        flips=HostFlips(SharedFlips(_host_line(_redis_place(chosen), os.getpid())), LocalFlips()),
+        flips=HostFlips(SharedFlips(host_line(chosen, os.getpid())), LocalFlips()),
         parse_url=urls.parse,
         policy=policy(chosen),
         forbidden=lambda host, port: guard.forbidden(host, port, net),
@@ -340,16 +340,20 @@ def _hub(chosen: Settings, policy: NetPolicy) -> Hub:
     return Hub(
         policy,
         limits=limits.read(chosen.net.limits_file, limits.Bounds(chosen.net.rate_per_s, chosen.net.slots_per_host)),
-        line=_host_line(_redis_place(chosen), os.getpid()),
+        line=host_line(chosen, os.getpid()),
         caching=CachePolicy(chosen.http_cache, chosen.net.cache_mib * MIB, chosen.net.cache_ttl_s)
         if chosen.net.cache
         else None,
     )
 
 
+def host_line(chosen: Settings, pid: int) -> RedisLine:
+    """Where the processes agree about hosts."""
+    return _host_line(_redis_place(chosen), pid)
+
+
 @cache
 def _host_line(place: _Place, _pid: int) -> RedisLine:
-    """Where the processes agree about hosts."""
     from dlpipe.net.line import RedisLine
 
     # A client of its own: who waits for a turn at a host must not wait long for Redis to say so.
