@@ -35,6 +35,7 @@ from tests.origin import Asked, Say, Then, answer
 
 SIZE = len(FILE)
 LENGTH = f"Content-Length: {SIZE}"
+FULL_RANGE = f"Content-Range: bytes 0-{SIZE - 1}/{SIZE}"
 SHA256 = hashlib.sha256(FILE).hexdigest()
 CUT_OFF = whole(sends=CUT, then=Then.CLOSE)
 """A first answer with a strong ETag that leaves a part."""
@@ -117,6 +118,7 @@ WHOLE = (
     Row(11, "closed, past the limit", (to_the_end(),), Refused("too_large"), head=BLIND, plan={"max_bytes": CUT}, now=FILE[:CUT]),
     Row(12, "206 unasked", (say(answer(206, FILE, ETAG, f"Content-Range: bytes 0-{SIZE - 1}/{SIZE}")),), Refused("range_not_asked")),
     Row(13, "200 with Content-Range, once", (say(answer(200, FILE[9:], ETAG, f"Content-Range: bytes 9-{SIZE - 1}/{SIZE}")), whole()), Done()),
+    Row(13, "200 with the Content-Range of a first part", (say(answer(200, FILE[:CUT], ETAG, f"Content-Range: bytes 0-{CUT - 1}/{SIZE}")), whole()), Done()),
     Row(
         13, "200 with Content-Range, always", (say(answer(200, FILE[9:], ETAG, f"Content-Range: bytes 9-{SIZE - 1}/{SIZE}")),),
         Waits("restarts_exhausted"),
@@ -277,6 +279,11 @@ LATER = (
         stream={"deadline_s": 0.3}, now=b"x" * SIZE,
     ),
     Row(47, "drips its head", (say(b"HTTP/1.1 200 OK\r\nX: ", drip=b"y", every_s=0.005),), Waits("read_timeout"), net={"head_s": 0.3}),
+    Row(54, "200 with the full Content-Range", (whole(ETAG, FULL_RANGE),), Done()),
+    Row(54, "200 with the full Content-Range, chunked", (chunked(ETAG, FULL_RANGE),), Done(), head=BLIND),
+    Row(54, "200 with the full Content-Range, closed too early", (to_the_end(ETAG, FULL_RANGE, body=FILE[:CUT]),), Waits("body_short", part=True), head=BLIND),
+    held(54, "200 with the full Content-Range to a range", whole(ETAG, FULL_RANGE), RESTARTED, ranges=(True,)),
+    held(54, "200 with the full Content-Range to a range, another file", whole('ETag: "v2"', FULL_RANGE, body=OTHER), Done(OTHER, resumed=False), now=OTHER, ranges=(True,)),
 )  # fmt: skip
 
 ROWS = (*WHOLE, *GOING_ON, *LATER)
