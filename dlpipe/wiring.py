@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import fields
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -226,16 +227,7 @@ def policy(chosen: Settings) -> Policy:
             postpone_max_s=chosen.retry.postpone_max_s,
         ),
         resume=ResumePolicy(enabled=chosen.stream.resume, prefix_bytes=chosen.stream.prefix_bytes),
-        stream=StreamPolicy(
-            max_bytes=chosen.stream.max_bytes,
-            deadline_s=chosen.stream.deadline_s,
-            min_rate_bytes_s=chosen.stream.min_rate_bytes_s,
-            min_rate_window_s=chosen.stream.min_rate_window_s,
-            max_restarts=chosen.stream.max_restarts,
-            accept_unproven_length=chosen.stream.accept_unproven_length,
-            sniff=chosen.stream.sniff,
-            overlap_bytes=chosen.stream.overlap_bytes,
-        ),
+        stream=StreamPolicy(**{one.name: getattr(chosen.stream, one.name) for one in fields(StreamPolicy)}),
         segments=SegmentPolicy(
             connections=chosen.stream.segments,
             min_bytes=chosen.stream.segments_min_bytes,

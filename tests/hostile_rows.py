@@ -278,6 +278,12 @@ LATER = (
         47, "drips for ever", (say(answer(200, b"", ETAG, LENGTH, length=False), drip=b"x", every_s=0.005),), Waits("deadline", part=True),
         stream={"deadline_s": 0.3}, now=b"x" * SIZE,
     ),
+    held(47, "drips as 206 of a byte each", part(at_most=1), Waits("answers_too_small", part=True)),
+    held(
+        47, "drips as 206 of a byte each, slower than allowed", part(at_most=1), Waits("too_slow", part=True),
+        stream={"min_rate_bytes_s": 1e6, "min_rate_window_s": 0.2, "requests_per_mib": 1 << 20},
+    ),
+    held(47, "206 of 64 KiB each", part(at_most=64 << 10), Done(resumed=True)),
     Row(47, "drips its head", (say(b"HTTP/1.1 200 OK\r\nX: ", drip=b"y", every_s=0.005),), Waits("read_timeout"), net={"head_s": 0.3}),
     Row(54, "200 with the full Content-Range", (whole(ETAG, FULL_RANGE),), Done()),
     Row(54, "200 with the full Content-Range, chunked", (chunked(ETAG, FULL_RANGE),), Done(), head=BLIND),

@@ -32,12 +32,13 @@ from dlpipe.core.urls import ParseUrl
 
 @dataclass(frozen=True, slots=True)
 class StreamPolicy:
-    """Bounds on one answer's body (STREAM-4, STREAM-5)."""
+    """Bounds on what a server brings of a file, over all of its answers (STREAM-4, STREAM-5)."""
 
     max_bytes: int | None = None
     deadline_s: float = 6 * 3600.0
     min_rate_bytes_s: float = 1024.0
     min_rate_window_s: float = 60.0
+    requests_per_mib: int = 64
     max_restarts: int = 2
     accept_unproven_length: bool = False
     sniff: bool = True

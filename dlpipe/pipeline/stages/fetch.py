@@ -13,6 +13,7 @@ from dlpipe.core.results import HeadResult, ResumeResult
 from dlpipe.pipeline.deps import Deps
 from dlpipe.pipeline.stages.body import Bodies
 from dlpipe.pipeline.stages.digested import file_agrees, range_agrees
+from dlpipe.pipeline.stages.pace import Pace
 from dlpipe.pipeline.stages.resume import remote_of
 from dlpipe.pipeline.stages.room import Admission
 from dlpipe.pipeline.stages.segments import Segments
@@ -34,6 +35,7 @@ class Fetch:
         self._begun_at: str | None = None
         """The URL that the held bytes came from, as far as this claim knows."""
         self._restarts = 0
+        self._pace = Pace(self._policy, deps.clock)
         self._in_pieces = False
         """Answers to several requests were put together, which may come from machines that do not agree."""
         self._compared = False
@@ -90,7 +92,7 @@ class Fetch:
         failures: list[StageFailure] = []
         for url in urls:
             self._url, self._restarts, self._compared = url, 0, False
-            self._bodies.next_server()
+            self._pace = Pace(self._policy, self._deps.clock)
             try:
                 self._bring()
                 while not self._has_wanted_digest():
@@ -128,7 +130,13 @@ class Fetch:
         self._in_pieces = True
         self._sniff.again()  # the part may begin anew in there
         ours = Segments(
-            self._deps, self._job, self._lease, self._part, self._admission, lambda: self._sniff.look(at_end=False)
+            self._deps,
+            self._job,
+            self._lease,
+            self._part,
+            self._admission,
+            self._pace,
+            lambda: self._sniff.look(at_end=False),
         )
         try:
             whole = ours.bring(self._url, self.host or "", remote, self._max_bytes, elsewhere=elsewhere)
@@ -163,6 +171,7 @@ class Fetch:
 
     def _one_answer(self) -> bool:
         """Ask once; True when the file is whole, False when another request is called for."""
+        self._pace.ask(self._part.offset)
         want = self._want()
         facts = self._part.facts if want.start else None
         with self._deps.source.get(
@@ -210,7 +219,7 @@ class Fetch:
             self.resumed_from = self.resumed_from or self._part.offset
         self.content_type = answer.headers.one("content-type") or self._head.content_type
         before = self._part.offset
-        received = self._bodies.take(answer, append)
+        received = self._bodies.take(answer, append, self._pace)
         if received is None:
             return self._restart("overlap_differs")  # row 37: the same validator, other bytes
         agreed, expected = None, digests.expected_digests(answer.headers)
@@ -260,6 +269,7 @@ class Fetch:
                 hint="Nothing to do: it is tried again later; if it stays so, use another source.",
             )
         self._part.rewind(0)
+        self._pace.skip()
         return False
 
     def _has_wanted_digest(self) -> bool:

@@ -53,6 +53,7 @@ class ResumeDecide(Stage):
         theirs, pace = b"", Pace(self.deps.policy.stream, self.deps.clock)
         with self.deps.source.get(work.job.request_url, end=size, unproven=True) as answer:
             if answer.status == 206:
+                pace.begin()
                 for chunk in answer.chunks():
                     work.lease.check()
                     pace.count(len(chunk))
