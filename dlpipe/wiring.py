@@ -62,6 +62,7 @@ from dlpipe.settings import Settings
 
 if TYPE_CHECKING:
     from dlpipe.net.client import Hub
+    from dlpipe.net.limits import HostLimits
     from dlpipe.net.line import RedisLine
     from dlpipe.net.policy import NetPolicy
     from dlpipe.store.archive import FileArchive
@@ -132,7 +133,7 @@ def _build(chosen: Settings, publisher: Publisher) -> Deps:
 
     _arm_crash_points()
     ledger = database()
-    net = net_policy(chosen)
+    net, hosts = net_policy(chosen), _host_limits(chosen)
     line = redis_client()
     return Deps(
         database=ledger,
@@ -147,6 +148,7 @@ def _build(chosen: Settings, publisher: Publisher) -> Deps:
         parse_url=urls.parse,
         policy=policy(chosen),
         forbidden=lambda host, port: guard.forbidden(host, port, net),
+        sniffs=lambda host: hosts.of(host).sniff,
         telemetry=_counting[0] if _counting else Silent(),
     )
 
@@ -323,14 +325,19 @@ def net_policy(chosen: Settings) -> NetPolicy:
     )
 
 
-def _hub(chosen: Settings, policy: NetPolicy) -> Hub:
+def _host_limits(chosen: Settings) -> HostLimits:
     from dlpipe.net import limits
+
+    return limits.read(chosen.net.limits_file, limits.Bounds(chosen.net.rate_per_s, chosen.net.slots_per_host))
+
+
+def _hub(chosen: Settings, policy: NetPolicy) -> Hub:
     from dlpipe.net.cache import MIB, CachePolicy
     from dlpipe.net.client import Hub
 
     return Hub(
         policy,
-        limits=limits.read(chosen.net.limits_file, limits.Bounds(chosen.net.rate_per_s, chosen.net.slots_per_host)),
+        limits=_host_limits(chosen),
         line=_host_line(_redis_place(chosen), os.getpid()),
         caching=CachePolicy(chosen.http_cache, chosen.net.cache_mib * MIB, chosen.net.cache_ttl_s)
         if chosen.net.cache

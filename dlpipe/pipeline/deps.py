@@ -110,6 +110,8 @@ class Deps:
     parse_url: ParseUrl
     policy: Policy = field(default_factory=Policy)
     forbidden: Callable[[str, int], str | None] = lambda host, port: None
+    sniffs: Callable[[str], bool] = lambda host: True
+    """Are first bytes from this host looked at? (STREAM-4)"""
     chance: Callable[[], float] = random.SystemRandom().random
     clock: Callable[[], float] = time.monotonic
     debug_id: Callable[[], str] = _debug_id

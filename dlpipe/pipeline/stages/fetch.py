@@ -17,7 +17,7 @@ from dlpipe.pipeline.stages.pace import Pace
 from dlpipe.pipeline.stages.resume import remote_of
 from dlpipe.pipeline.stages.room import Admission
 from dlpipe.pipeline.stages.segments import Segments
-from dlpipe.pipeline.stages.sniff import Sniff
+from dlpipe.pipeline.stages.sniff import Sniff, expectation
 from dlpipe.pipeline.stages.stage import Work, in_run
 
 
@@ -42,7 +42,7 @@ class Fetch:
         """Held bytes were compared with this server's, and agreed: from then on its answers are only appended."""
         limits = [n for n in (self._job.max_bytes, self._policy.max_bytes) if n is not None]
         self._max_bytes = min(limits) if limits else None
-        self._sniff = Sniff(part, work.job.expected_media_type if self._policy.sniff else None)
+        self._sniff = Sniff(part, lambda: expectation(deps, work.job, self._url, self.content_type))
         self._bodies = Bodies(deps, work.job.job_id, work.lease, part, admission, self._sniff, self._max_bytes)
         self.resumed_from = 0
         self.content_type: str | None = None
@@ -93,6 +93,7 @@ class Fetch:
         for url in urls:
             self._url, self._restarts, self._compared = url, 0, False
             self._pace = Pace(self._policy, self._deps.clock)
+            self._sniff.again()
             try:
                 self._bring()
                 while not self._has_wanted_digest():
@@ -129,6 +130,7 @@ class Fetch:
             self._begun_at = self._url
         self._in_pieces = True
         self._sniff.again()  # the part may begin anew in there
+        self.content_type = self._head.content_type
         ours = Segments(
             self._deps,
             self._job,
@@ -143,7 +145,6 @@ class Fetch:
         finally:
             self._bodies.written += ours.written
         self.resumed_from = self.resumed_from or ours.held
-        self.content_type = self._head.content_type
         if not whole:
             return False
         agreed = file_agrees(self._part, ours.declared, self._lease.check)
@@ -257,6 +258,8 @@ class Fetch:
                     hint="Nothing to do: it goes on from the bytes that are there.",
                 )
             case reject:
+                if reject.code == "length_unproven":
+                    self._sniff.look(at_end=True)  # a page without a length is no file of unproven length
                 raise reject.failure()
 
     def _restart(self, reason: str) -> bool:
