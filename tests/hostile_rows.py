@@ -41,6 +41,7 @@ CUT_OFF = whole(sends=CUT, then=Then.CLOSE)
 """A first answer with a strong ETag that leaves a part."""
 BLIND = head(status=405)
 PDF = b"%PDF-1.7\n" + FILE
+LOGIN = b"\xef\xbb\xbf<!-- x -->\n<!DOCTYPE html><title>Log in</title>"
 
 
 def b64(data: bytes) -> str:
@@ -252,6 +253,16 @@ LATER = (
         43, "a page for a PDF", (whole(ETAG, "Content-Type: text/html", body=b"<!DOCTYPE html><p>Please log in"),),
         Refused("media_type_mismatch"), plan={"media_type": "application/pdf"}, now=PDF,
     ),
+    *(
+        Row(43, f"a page for {what}", (told,), Refused("media_type_mismatch"), plan=plan, now=now, head=BLIND)
+        for what, told, plan, now in (
+            ("a .pdf, with a length", whole(ETAG, "Content-Type: text/html", body=LOGIN), {"ext": ".pdf"}, PDF),
+            ("a .zip, in chunks", chunked(ETAG, "Content-Type: text/html", body=LOGIN), {"ext": ".zip"}, FILE),
+            ("a .png, closed", to_the_end(ETAG, "Content-Type: text/html", body=LOGIN), {"ext": ".png"}, FILE),
+            ("what it declares as video", whole(ETAG, "Content-Type: video/mp4", body=LOGIN), {}, FILE),
+        )
+    ),
+    Row(43, "a page that was asked for", (whole(ETAG, "Content-Type: text/html", body=LOGIN),), Done(LOGIN), plan={"ext": ".html"}, head=BLIND),
     Row(44, "Content-Digest right", (whole(ETAG, f"Content-Digest: sha-256=:{sha('sha256', FILE)}:"),), Done()),
     Row(44, "Content-Digest wrong", (whole(ETAG, f"Content-Digest: sha-256=:{sha('sha256', OTHER)}:"),), Waits("digest_mismatch")),
     Row(44, "Content-Digest wrong, sha-512", (whole(ETAG, f"Content-Digest: sha-512=:{sha('sha512', OTHER)}:"),), Waits("digest_mismatch")),

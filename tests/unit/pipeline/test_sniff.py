@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from dlpipe.core import crash
 from dlpipe.core.errors import Retryable
+from dlpipe.core.model import Fault, Scope
 from dlpipe.core.segments import SegmentPolicy
 from dlpipe.core.states import State, Status
+from dlpipe.pipeline import wishes
 from dlpipe.pipeline.runner import Failed
 from tests.fakes.source import Says
-from tests.world import RETRY_S, World, some_bytes
+from tests.world import DEFAULT, RETRY_S, World, some_bytes
 
 URL = "http://files.example/papers/a.pdf"
 MIRROR = "http://mirror.example/b"
@@ -201,6 +204,53 @@ def test_a_page_that_was_stored_before_it_was_looked_for_is_told_by_the_next_job
     came(world, world.fetch(URL), PAGE, ".pdf")
     world.stream_policy(sniff=True)
     refused(world, world.fetch(URL, artifact_id="again"))
+
+
+# ── further runs of a job whose page was stored before pages were looked for ─────────────────────
+
+
+@pytest.fixture
+def stored(world: World) -> str:
+    world.source.put(URL, PAGE, content_type="application/pdf")
+    world.stream_policy(sniff=False)
+    job = world.fetch(URL)
+    came(world, job, PAGE, ".pdf")
+    world.stream_policy(sniff=True)
+    return job
+
+
+def failed_and_kept(world: World, job: str) -> None:
+    """What was registered stays, and stays readable."""
+    assert (world.view(job).status, world.view(job).error_code) == (Status.FAILED, "media_type_mismatch")
+    assert (len(world.artifacts(job)), list(world.blobs().values())) == (1, [PAGE])
+
+
+def test_a_refresh_tells_a_page_although_the_server_has_not_changed_it(world: World, stored: str) -> None:
+    with world.database.write() as unit:
+        assert unit.owned(DEFAULT).refresh(stored) is Status.PENDING
+    world.drive()
+    failed_and_kept(world, stored)
+
+
+def test_a_replay_tells_a_page(world: World, stored: str) -> None:
+    wishes.replay(world.deps, DEFAULT, stored, "stream")
+    world.drive()
+    failed_and_kept(world, stored)
+
+
+@pytest.mark.usefixtures("stored")
+def test_a_repair_brings_the_very_bytes_back_from_another_copy(world: World) -> None:
+    world.stream_policy(sniff=False)
+    scope = Scope(project_id="other")
+    job = world.fetch(URL, project_id="other")
+    world.stream_policy(sniff=True)
+    (artifact,) = world.artifacts(job, scope)
+    path = Path(world.deps.store.path(artifact.storage_pointer))
+    path.unlink()
+    assert wishes.bring_back(world.deps, world.view(job, scope), artifact, Fault.MISSING)
+    world.source.asked.clear()
+    world.drive()
+    assert (world.state(job), path.read_bytes(), world.source.asked) == (State.SKIPPED_DUPLICATE, PAGE, [])
 
 
 # ── switched off ──────────────────────────────────────────────────────────────────────────────────
