@@ -46,6 +46,6 @@ def mismatch(wrong: str) -> Permanent:
     return Permanent(
         wrong,
         code="media_type_mismatch",
-        hint="Open the address in a browser: often it is a login or an error page. To take a page as it is, plan it "
-        "with the extension .html and without a media type; for a host, sniff = false in net.limits_file does that.",
+        hint="Open the address in a browser: often it is a login or an error page. To take the page, plan it as "
+        "another artifact with the extension .html; for a whole host, sniff = false in net.limits_file does that.",
     )
