@@ -46,8 +46,8 @@ _MAYBE_PAGES = frozenset(
 _TYPES = frozenset(
     "application/java-archive application/pdf application/postscript application/vnd.rar application/x-bzip "
     "application/x-gtar application/x-gzip application/x-hdf5 application/x-iso9660-image "
-    "application/x-mobipocket-ebook application/x-netcdf application/x-rar-compressed application/x-tar "
-    "application/x-zip-compressed application/vnd.apache.parquet".split()
+    "application/x-mobipocket-ebook application/x-netcdf application/x-pdf "
+    "application/x-rar-compressed application/x-tar application/x-zip-compressed application/vnd.apache.parquet".split()
 ) | frozenset(_SIGNATURES)
 _TYPES_BELOW = (
     "application/vnd.oasis.opendocument.", "application/vnd.openxmlformats-officedocument.",
@@ -104,7 +104,7 @@ def wrong(what: Expected, first: bytes) -> str | None:
     if what.asked:
         return mismatch(what.name, first)
     head = first[:SNIFF_BYTES]
-    if (what.name in ("pdf", "application/pdf") and _is_pdf(head)) or not _is_page(head, what.name):
+    if ("pdf" in what.name and _is_pdf(head)) or not _is_page(head, what.name):
         return None
     return f"the server sent a web page where {'' if '/' in what.name else '.'}{what.name} was expected"
 

@@ -174,6 +174,7 @@ HONEST = [
     ("pdf", b"junk\r\n\r\n%PDF-1.4", "one with junk in front"),
     ("pdf", b"<br />\n<b>Warning</b>: deprecated<br />\n%PDF-1.4", "and with a script's warnings in front"),
     ("application/pdf", b"<html>%PDF-1.4", "readers take it"),
+    ("application/x-pdf", b"<html>%PDF-1.4", "by its old name as well"),
     ("pdf", b"", "an empty file"),
     ("pdf", b"%P", "a file shorter than any mark"),
     ("pdf", b'{"error": "no such paper"}', "no page: what else it is, nothing says"),
