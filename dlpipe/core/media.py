@@ -106,7 +106,7 @@ def wrong(what: Expected, first: bytes) -> str | None:
     head = first[:SNIFF_BYTES]
     if ("pdf" in what.name and _is_pdf(head)) or not _is_page(head, what.name):
         return None
-    return f"the server sent a web page where {'' if '/' in what.name else '.'}{what.name} was expected"
+    return f"the server sent a web page where {what.name if '/' in what.name else f'a .{what.name}'} was expected"
 
 
 def mismatch(media_type: str, first: bytes) -> str | None:
