@@ -21,16 +21,17 @@ import httpx
 from hishel.httpx import CacheTransport
 
 from dlpipe.core.remote import Headers
-from dlpipe.net import cache, failures, guard
+from dlpipe.net import cache, failures, guard, urls
 from dlpipe.net.breaker import Breaker, BreakerBounds, LocalCircuits, SharedCircuits
 from dlpipe.net.cache import CachePolicy
 from dlpipe.net.connection import Body, Connections
-from dlpipe.net.gate import LocalGate, SharedGate
+from dlpipe.net.gate import SharedGate
 from dlpipe.net.guard import GuardedBackend, Resolve
 from dlpipe.net.layer import Ask, Layer
 from dlpipe.net.limiter import Limiter
 from dlpipe.net.limits import HostLimits
 from dlpipe.net.line import Line
+from dlpipe.net.local_gate import LocalGate
 from dlpipe.net.policy import NetPolicy
 from dlpipe.net.retry import Retry
 from dlpipe.net.urls import Address
@@ -132,7 +133,12 @@ class Hub:
             method,
             address.root,
             headers=headers,
-            extensions={"target": address.target.encode("ascii"), "caching": {"key": cache.key(address)}},
+            extensions={
+                "target": address.target.encode("ascii"),
+                "caching": {"key": cache.key(address)},
+                "origin": address.origin,
+                "url": urls.identity(address, self.policy.volatile_params),
+            },
         )
         try:
             response = client.send(request, stream=True)
@@ -237,7 +243,8 @@ class _Layers(httpx.BaseTransport):
         self._layers, self._connections = layers, connections
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
-        return self._through(0, request, Ask(request.method, request.url.raw_host.decode("ascii")))
+        host, told = request.url.raw_host.decode("ascii"), request.extensions
+        return self._through(0, request, Ask(request.method, host, told["origin"], told["url"]))
 
     def _through(self, depth: int, request: httpx.Request, ask: Ask) -> _Answered:
         if depth == len(self._layers):

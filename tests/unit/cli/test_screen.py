@@ -19,6 +19,21 @@ def running(n: int, host: str = "files.example.org") -> Running:
     return Running(job, f"http://{host}/x", host, 1, "stream", "4f2a11.4711", 7.2, 3 * MIB, 12 * MIB, 1.5 * MIB, 6.0)
 
 
+def waits(
+    reason: Reason,
+    host: str,
+    code: str | None,
+    jobs: int,
+    until: datetime | None = None,
+    *,
+    port: str = "",
+    open_s: float | None = None,
+    cooling_s: float | None = None,
+) -> Waiting:
+    job = f"{jobs:08x}-2222-5222-8222-222222222222"
+    return Waiting(reason, host, f"https://{host}{port}", code, jobs, until, job, open_s, cooling_s)
+
+
 SEEN = Snapshot(
     at=AT,
     tenant_id="default",
@@ -26,8 +41,16 @@ SEEN = Snapshot(
     counts={"pending": 5000, "processing": 2, "completed": 41, "failed": 3},
     running=(running(1), running(2)),
     waiting=(
-        Waiting(Reason.POSTPONED, "slow.example.org", "host_busy", 17, AT + timedelta(seconds=42), 12.0, 3.0),
-        Waiting(Reason.DUE, "files.example.org", None, 4, None),
+        waits(
+            Reason.POSTPONED,
+            "slow.example.org",
+            "host_busy",
+            17,
+            AT + timedelta(seconds=42),
+            open_s=12.0,
+            cooling_s=3.0,
+        ),
+        waits(Reason.DUE, "files.example.org", None, 4),
     ),
     workers=(Worker("4f2a11.4711", 2),),
     failures=(Failure("http_404", 3, AT),),
