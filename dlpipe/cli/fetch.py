@@ -235,7 +235,7 @@ class _Fetch:
             if view is None:
                 continue
             for wait in waits:
-                record = records.of_job(self.deps, view, wait.url)
+                record = records.of_job(self.deps, view, wait.url) | {"due_at": view.due_at}
                 if view.status in records.ENDED:
                     record |= records.lost(self.deps, view, None)
                 else:

@@ -64,6 +64,15 @@ SEEN = Snapshot(
 )
 
 
+def test_what_waits_names_the_port_and_the_first_job() -> None:
+    one = waits(Reason.POSTPONED, "a.example", "retry_after", 1, AT + timedelta(minutes=2), port=":8443")
+    (title, row) = [line for line in render(replace(SEEN, waiting=(one,))) if "UNTIL" in line or "retry_after" in line]
+    assert title.split()[-2:] == ["FIRST", "JOB"]
+    assert row.split() == [
+        "1", "put", "off", "a.example:8443", "retry_after", "03:06:05", "(2", "min)", "-", one.first_job_id,
+    ]  # fmt: skip
+
+
 def test_a_terminal_of_80_by_24() -> None:
     assert render(SEEN, 80, 24) == [
         "dlpipe top  default/papers  2026-01-02 03:04:05 UTC",
