@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from ops.mutants import ROOT, mutated
 from ops.mutant import Mutant
+from ops.mutants import ROOT, mutated
 from ops.mutants_planted import MUTANTS
 
 
