@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ops.mutants_planted import Mutant
+from ops.mutant import Mutant
 
 _RANGES = "dlpipe/core/ranges.py"
 _MEDIA = "dlpipe/core/media.py"

@@ -212,7 +212,7 @@ GOING_ON = (
 LATER = (
     *(held(35, f"{n}", status(n), Waits(code, part=True)) for n, code in ((408, "http_408"), (425, "http_425"), (500, "http_5xx"), (503, "http_5xx"))),
     held(35, "429 without a word", status(429), Waits("http_429", part=True)),
-    held(35, "429 for a week", status(429, "Retry-After: 604800"), Waits("retry_after", part=True, attempt=False, within_s=3_600.0, not_before_s=3_500.0)),
+    held(35, "429 for a week", status(429, "Retry-After: 604800"), Waits("retry_after", part=True, attempt=False, within_s=3_601.0, not_before_s=3_500.0)),
     held(35, "503 for ten minutes", status(503, "Retry-After: 600"), Waits("retry_after", part=True, attempt=False, within_s=601.0, not_before_s=500.0)),
     held(35, "502", status(502), Waits("http_5xx", part=True)),
     held(35, "504", status(504), Waits("http_5xx", part=True)),

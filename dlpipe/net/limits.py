@@ -1,4 +1,4 @@
-"""How much may be asked of a host: the default, and what a file says of some hosts (HUB-3, STREAM-4).
+"""How much may be asked of each origin of a host: the default, and what a file says of some (HUB-3, HOST-2, STREAM-4).
 
     [hosts."slow.example.org"]
     rate_per_s = 0.5
@@ -28,7 +28,7 @@ _MIN_RATE = 0.001
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Of one host, over all workers together."""
+    """Of one origin, over all workers together."""
 
     rate_per_s: float = 0.0
     slots: int = 0

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from urllib.parse import urlsplit
 
 from dlpipe import wiring
+from dlpipe.core.urls import origin_of
 from dlpipe.net.reuse import ReuseMarks
 
 KEPT_S = 3_600.0
@@ -13,6 +13,5 @@ KEPT_S = 3_600.0
 
 def mark(url: str) -> None:
     """For all workers of the stack that the settings of this process name."""
-    at = urlsplit(url)
     marks = ReuseMarks(wiring.host_line(wiring.settings(), os.getpid()), KEPT_S)
-    marks.mark((at.scheme, str(at.hostname), at.port or 80), "the bench compares")
+    marks.mark(origin_of(url), "the bench compares")
