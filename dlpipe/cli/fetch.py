@@ -287,8 +287,8 @@ class _Fetch:
             except OSError as error:
                 self.unplaced = True
                 output.note(
-                    f"not put under {output.safe(self.out)}: {output.safe(redact(record['url']))}: "
-                    f"{error.strerror or error}; it is in the store: {output.safe(record['path'])}"
+                    f"not put under {self.out}: {redact(record['url'])}: "
+                    f"{error.strerror or error}; it is in the store: {record['path']}"
                 )
         self.ended.append(record)
         if self.as_json:
@@ -309,7 +309,5 @@ class _Fetch:
             if record["status"] == "refused":
                 continue  # that was told when it was met
             code = f" [{record['error_code']}]" if record["error_code"] else ""
-            output.note(
-                f"{record['status']}: {output.safe(redact(record['url'] or ''))}: {record['error_message_safe']}{code}"
-            )
+            output.note(f"{record['status']}: {redact(record['url'] or '')}: {record['error_message_safe']}{code}")
         return EXIT_FAILED if bad or self.unplaced else EXIT_OK

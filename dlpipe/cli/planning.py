@@ -126,5 +126,5 @@ class Planning:
 def _shown(url: Any) -> str:
     if not isinstance(url, str):
         return ""
-    text = output.safe(redact(url))
+    text = redact(url)
     return " " + (text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]}…")

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from urllib.parse import unquote
 
 from dlpipe.core.errors import InvalidInput
+from dlpipe.core.escape import escape
 
 MAX_URL_LENGTH = 8_192
 _PORTS = {"http": 80, "https": 443}
@@ -120,7 +121,7 @@ def redact(url: str) -> str:
     path, *parameters = base[end:].split(";")
     path = ";".join([path, *(_shown(each) for each in parameters)])
     pieces = [_shown(each) for each in _SEPARATOR.split(query)]
-    return _CONTROL.sub(lambda m: f"\\x{ord(m[0]):02x}", base[:begin] + host + path + mark + "".join(pieces))
+    return escape(base[:begin] + host + path + mark + "".join(pieces)).replace(" ", "\\x20")
 
 
 def _shown(parameter: str) -> str:
