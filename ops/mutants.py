@@ -27,10 +27,12 @@ ROOT = Path(__file__).resolve().parent.parent
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
-from ops.mutants_planted import MUTANTS, Mutant  # noqa: E402
+from ops.mutants_planted import PLANTED, Mutant  # noqa: E402
+from ops.mutants_shown import SHOWN  # noqa: E402
 
 _COPIED = ("dlpipe", "tests", "ops", "docs", "pyproject.toml", "celeryconfig.py", "Makefile", "README.md")
 _TIMEOUT_S = 240
+MUTANTS = (*PLANTED, *SHOWN)
 _FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+)", re.MULTILINE)
 
 

@@ -39,7 +39,7 @@ _IN_HAND = "tests/unit/pipeline/test_in_hand.py"
 _WISHES = "dlpipe/db/wishes.py"
 _FOREIGN = "tests/contract/test_foreign_tenants.py"
 
-MUTANTS = (
+PLANTED = (
     # ── fence and lease ──
     Mutant(
         "fence-check-removed", "a late worker's advance, failure or hand-back counts", _GUARDS,

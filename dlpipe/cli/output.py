@@ -6,6 +6,7 @@ reaches a terminal as more than text (SAFE-2). Progress bars and `top` draw by t
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import sys
@@ -17,7 +18,7 @@ from typing import IO, Any
 
 import click
 
-from dlpipe.core import escape
+from dlpipe.core.escape import escape
 
 _LEAST_LAST = 40
 """A last column that has less room than this is wider than the terminal."""
@@ -29,7 +30,8 @@ def as_json(value: Mapping[str, Any]) -> None:
 
 
 def json_line(value: Mapping[str, Any]) -> str:
-    return escape.json_line(value, _plain)
+    """Printable ASCII, whatever it says, and read back as it was."""
+    return json.dumps(value, default=_plain, ensure_ascii=True)
 
 
 def _plain(value: object) -> object:
@@ -42,7 +44,7 @@ def _plain(value: object) -> object:
 
 def safe(text: object) -> str:
     """Text from elsewhere, as it may be printed on a terminal."""
-    return escape.escape(str(text))
+    return escape(str(text))
 
 
 def say(text: str = "") -> None:
@@ -72,7 +74,7 @@ def cells(row: Sequence[object]) -> None:
 
 def exact(text: str) -> None:
     """What a program takes up as it is, as a path or a script. On a terminal it is shown like anything else."""
-    click.echo(escape.escape(text, keep="\n\t") if sys.stdout.isatty() else text)
+    click.echo(escape(text, keep="\n\t") if sys.stdout.isatty() else text)
 
 
 def table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> None:

@@ -6,9 +6,7 @@ text in another order than it has (SAFE-2). Pure.
 
 from __future__ import annotations
 
-import json
 import unicodedata
-from collections.abc import Callable
 
 _JOINERS = "\u200c\u200d"
 """Invisible, and part of how Persian, Hindi and others are written."""
@@ -17,7 +15,7 @@ _JOINERS = "\u200c\u200d"
 def escape(text: str, keep: str = "") -> str:
     """The text with each character as `\\x1b`, `\\u202e` or `\\U000e0001` that is neither seen, a blank nor in `keep`.
 
-    A backslash stays one: this is to be read by people. What a program reads back is `json_line`.
+    A backslash stays one: this is for people, and programs are given JSON.
     """
     if text.isprintable():
         return text
@@ -32,9 +30,3 @@ def _number(code: int) -> str:
     if code < 0x100:
         return f"\\x{code:02x}"
     return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
-
-
-def json_line(value: object, default: Callable[[object], object] = str) -> str:
-    """One line of JSON, all of it printable ASCII."""
-    # The one control character that JSON and its writer leave as it is.
-    return json.dumps(value, default=default, ensure_ascii=True).replace("\x7f", "\\u007f")

@@ -7,6 +7,7 @@ lines, as a traceback, is set in (SAFE-2).
 from __future__ import annotations
 
 import copy
+import json
 import logging
 import re
 from collections.abc import Collection, Mapping
@@ -14,7 +15,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from dlpipe.core import about
-from dlpipe.core.escape import escape, json_line
+from dlpipe.core.escape import escape
 
 _LAID_OUT = "\n\t"
 """Line breaks and tabs of a traceback stay; what could move a cursor or hide a line does not."""
@@ -67,7 +68,7 @@ class JsonLines(logging.Formatter):
             line |= {"task": task.get("name"), "task_id": task["id"]}
         if record.exc_info:
             line["traceback"] = self.formatException(record.exc_info)
-        return json_line(line)
+        return json.dumps(line, default=str, ensure_ascii=True)
 
 
 def dress(logger: logging.Logger, form: str) -> None:

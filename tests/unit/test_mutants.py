@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from ops.mutants import ROOT, mutated
-from ops.mutants_planted import MUTANTS, Mutant
+from ops.mutants import MUTANTS, ROOT, mutated
+from ops.mutants_planted import Mutant
 
 
 def test_there_are_many_and_each_has_a_name_of_its_own() -> None:

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import ast
 import io
+import json
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dlpipe import cli
 from dlpipe.cli import output
 from dlpipe.cli.output import columns
 from dlpipe.core.escape import escape
+from tests.unit.core.test_escape import UNSEEN
 
 ID = "faa2e6af-d568-5c56-a273-6d7ce03bbbbb"
 
@@ -92,3 +94,18 @@ def test_exact_is_exact_for_a_program_and_shown_on_a_terminal(monkeypatch: pytes
         monkeypatch.setattr(out, "isatty", lambda: True)
         output.exact("/a\x9b\n/b")
     assert out.getvalue() == "/a\x9b\n/b\n/a\\x9b\n/b\n"
+
+
+# Two halves of a pair beside each other are one character to JSON.
+texts = st.text(st.one_of(st.sampled_from(UNSEEN), st.characters())).map(
+    lambda text: text.encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass")
+)
+
+
+@example({"-".join(UNSEEN): "-".join(UNSEEN)})
+@given(st.dictionaries(texts, st.one_of(texts, st.integers(), st.none(), st.lists(texts))))
+def test_json_is_one_printable_line_that_reads_back_the_same(value: dict[str, object]) -> None:
+    line = output.json_line(value)
+    assert line.isascii()
+    assert line.isprintable()
+    assert json.loads(line) == value

@@ -187,6 +187,18 @@ def test_without_links_files_are_copied_and_nothing_is_overwritten(
     assert len(list(out.iterdir())) == 2, "nothing temporary is left"
 
 
+def test_a_file_that_comes_at_the_last_moment_is_not_written_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record, out = a_record(tmp_path), tmp_path / "out"
+    out.mkdir()
+    (out / "a.txt").write_bytes(b"mine")
+    monkeypatch.setattr(os, "link", refuse_links)
+    monkeypatch.setattr(os.path, "lexists", lambda _: False)  # it was not there yet when this was asked
+    assert place_in(out, record).name == f"a-{record['sha256'][:12]}.txt"
+    assert (out / "a.txt").read_bytes() == b"mine"
+
+
 def test_a_copy_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
