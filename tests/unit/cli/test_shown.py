@@ -11,7 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dlpipe import tasks
 from dlpipe.cli.artifacts import _plain
+from dlpipe.core.errors import Misconfigured
 from dlpipe.core.escape import escape
 from ops import docs_commands
 from tests.unit.cli.conftest import Desk, Ran
@@ -98,6 +100,13 @@ def test_a_refusal_that_repeats_what_was_given_is_shown_as_text(words: list[str]
     (tmp_path / "bad.txt").write_text(f"ftp://{EVIL}/\n", newline="")
     (tmp_path / "bad.jsonl").write_text(json.dumps({"url": f"ftp://{EVIL}/"}) + "\n" + json.dumps({EVIL: 1}) + "\n")
     shows_text_only(desk.command(*words))
+
+
+def test_what_keeps_a_worker_from_starting_is_shown_as_text(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        tasks._refuse(Misconfigured(EVIL, hint=EVIL))
+    said = capsys.readouterr().err
+    assert escape(said, keep="\n") == said
 
 
 def test_choices_that_click_lists_below_each_other_are_told_in_one_line(desk: Desk) -> None:
