@@ -17,6 +17,7 @@ from dlpipe import hand, presence, wiring
 from dlpipe.celery import CeleryPublisher, app
 from dlpipe.core.downloads import StartAnswer
 from dlpipe.core.errors import BrokerUnavailable, DlpipeError, LeaseUnavailable, NotBegun
+from dlpipe.core.escape import escape
 from dlpipe.core.flow import STAGES, Queue
 from dlpipe.core.model import Scope
 from dlpipe.pipeline import dispatch as dispatching
@@ -208,7 +209,7 @@ def _before_work(**_: Any) -> None:
 
 def _refuse(error: DlpipeError) -> NoReturn:
     # Celery would swallow it, and a worker that can do nothing would take messages all the same.
-    sys.stderr.write(f"error: {error}\n  {error.hint}\n")
+    sys.stderr.write(f"error: {escape(str(error))}\n  {escape(error.hint)}\n")
     raise SystemExit(2) from error
 
 

@@ -28,10 +28,14 @@ if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
 from ops.mutant import Mutant  # noqa: E402
-from ops.mutants_planted import MUTANTS  # noqa: E402
+from ops.mutants_bodies import BODIES  # noqa: E402
+from ops.mutants_origins import ORIGINS  # noqa: E402
+from ops.mutants_planted import PLANTED  # noqa: E402
+from ops.mutants_shown import SHOWN  # noqa: E402
 
 _COPIED = ("dlpipe", "tests", "ops", "docs", "pyproject.toml", "celeryconfig.py", "Makefile", "README.md")
 _TIMEOUT_S = 240
+MUTANTS = (*PLANTED, *ORIGINS, *BODIES, *SHOWN)
 _FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+)", re.MULTILINE)
 
 

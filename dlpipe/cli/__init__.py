@@ -12,6 +12,7 @@ from click.exceptions import NoArgsIsHelpError
 from click.shell_completion import CompletionItem
 
 from dlpipe import __version__
+from dlpipe.cli import output
 from dlpipe.core.errors import DlpipeError, InvalidInput, Misconfigured
 
 EXIT_OK, EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 0, 1, 2, 130
@@ -123,23 +124,25 @@ def main(args: list[str] | None = None) -> None:
         error.show()
         sys.exit(EXIT_USAGE)
     except click.UsageError as error:
-        click.echo(f"error: {error.format_message()} [usage_wrong]", err=True)
-        click.echo(f"  See: {error.ctx.command_path if error.ctx else 'dlpipe'} --help", err=True)
+        # In one line: click lists choices below each other, and an argument that it repeats can hold line breaks.
+        said = " ".join(error.format_message().split())
+        output.error(said, "usage_wrong", f"See: {error.ctx.command_path if error.ctx else 'dlpipe'} --help")
         sys.exit(EXIT_USAGE)
     except (click.Abort, KeyboardInterrupt):
-        click.echo("interrupted", err=True)
+        output.note("interrupted")
         sys.exit(EXIT_INTERRUPTED)
     except BrokenPipeError:
         sys.stderr.close()
         sys.exit(EXIT_FAILED)
     except DlpipeError as error:
-        click.echo(f"error: {error.message} [{error.code}]", err=True)
-        if error.hint:
-            click.echo(f"  {error.hint}", err=True)
+        output.error(error.message, error.code, error.hint)
         sys.exit(EXIT_USAGE if isinstance(error, InvalidInput | Misconfigured) else EXIT_FAILED)
     except OSError as error:
         where = f" ({error.filename})" if error.filename else ""
-        click.echo(f"error: {error.strerror or type(error).__name__}{where} [system_error]", err=True)
-        click.echo("  The system refused it: look at the path, its permissions and the room that is left.", err=True)
+        output.error(
+            f"{error.strerror or type(error).__name__}{where}",
+            "system_error",
+            "The system refused it: look at the path, its permissions and the room that is left.",
+        )
         sys.exit(EXIT_FAILED)
     sys.exit(code if isinstance(code, int) else EXIT_OK)

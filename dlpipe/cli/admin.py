@@ -54,14 +54,14 @@ def migrate(dry_run: bool, as_json: bool) -> int:
         found = {"before": before, "after": after, "older_workers_go_on": not breaks}
         output.as_json({**found, "dry_run": True} if dry_run else found)
     elif before == after:
-        click.echo(f"the schema is at {after}; nothing to do")
+        output.say(f"the schema is at {after}; nothing to do")
     else:
-        click.echo(f"the schema {'would go' if dry_run else 'went'} from {before or 'nothing'} to {after}")
+        output.say(f"the schema {'would go' if dry_run else 'went'} from {before or 'nothing'} to {after}")
         if breaks:
             must = "have to end before it" if dry_run else "cannot go on with it"
-            click.echo(f"workers of the release before {must} ({', '.join(breaks)})")
+            output.say(f"workers of the release before {must} ({', '.join(breaks)})")
         elif before is not None:
-            click.echo("workers of the release before go on with it")
+            output.say("workers of the release before go on with it")
     return EXIT_OK
 
 
@@ -106,7 +106,7 @@ def reconcile(dry_run: bool, accept_store: bool, as_json: bool) -> int:
         return EXIT_OK
     output.table(["found", "count"], report.counts().items())
     if report.findings:
-        click.echo()
+        output.say()
         output.table(["found", "which", "what"], ((one.kind, one.what, one.did) for one in report.findings))
     return EXIT_OK
 
@@ -134,7 +134,7 @@ def doctor(as_json: bool) -> int:
         output.as_json({"settings": [asdict(knob) for knob in loaded.knobs()], "checks": checks})
     else:
         output.table(["setting", "value", "source"], ((k.name, k.value, k.source) for k in loaded.knobs()))
-        click.echo()
+        output.say()
         output.table(["check", "ok", "what"], ((c["check"], c["ok"], c["what"]) for c in checks))
     return EXIT_OK if all(check["ok"] for check in checks) else EXIT_FAILED
 

@@ -27,6 +27,8 @@ from dlpipe.core.telemetry import COLUMNS, Told
 _BLOCK = 1 << 20
 _ROW_GROUP = 10_000
 _LINK_S = 600.0
+_FORMULA = (*"=+-@", *"\uff1d\uff0b\uff0d\uff20")
+"""What a cell begins with that a spreadsheet works out; Japanese ones take the wide forms as well."""
 _WHOLE_NUMBERS = ("byte_size", "run", "bytes_written", "resumed_from_bytes", "elapsed_ms", "fsync_ms")
 
 
@@ -116,7 +118,7 @@ def open_(
         if as_json:
             output.as_json({"artifact_uuid": artifact_uuid, "link": link})
         else:
-            click.echo(link)
+            output.say(link)
         return EXIT_OK
     # Asked for before it is told: what is not there with its size is an error, not a path.
     with dlpipe.open_artifact(artifact_uuid, tenant_id=tenant_id, project_id=project_id) as stream:
@@ -130,7 +132,7 @@ def open_(
     if as_json:
         output.as_json({"artifact_uuid": artifact_uuid, "path": path})
     else:
-        click.echo(path)
+        output.exact(path or "")
     return EXIT_OK
 
 
@@ -166,7 +168,7 @@ def export(format_: str, file: Path | None, tenant_id: str, project_id: str) -> 
     else:
         with _whole(file) as stream:
             count = write(rows, stream)
-        output.note(f"{count} files told in {output.safe(file)}")
+        output.note(f"{count} files told in {file}")
     return EXIT_OK
 
 
@@ -213,11 +215,12 @@ def _csv(rows: Iterable[Told], stream: IO[bytes]) -> int:
 
 
 def _plain(value: object) -> object:
-    """A cell. Text that a spreadsheet would take for a formula is told to be text."""
+    """A cell, made to be looked at: without control characters, and no formula of a spreadsheet. JSONL is exact."""
     if isinstance(value, dict):
-        return json.dumps(value, sort_keys=True)
-    if isinstance(value, str) and value[:1] in ("=", "+", "-", "@", "\t", "\r"):
-        return "'" + value
+        return output.safe(json.dumps(value, sort_keys=True))
+    if isinstance(value, str):
+        shown = output.safe(value)
+        return "'" + shown if shown.startswith(_FORMULA) else shown
     return value.isoformat().replace("+00:00", "Z") if hasattr(value, "isoformat") else value
 
 

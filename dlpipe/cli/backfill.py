@@ -91,7 +91,7 @@ def backfill(
     for one in filling.backfill(deps(), scope, str(root.absolute()), lines, sharing=Sharing(sharing), dry_run=dry_run):
         tell(one)
     if not as_json:
-        click.echo(_told(counts))
+        output.say(_told(counts))
     return EXIT_FAILED if counts["refused"] else EXIT_OK
 
 

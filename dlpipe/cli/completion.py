@@ -15,7 +15,7 @@ from urllib.parse import quote
 import click
 from click.shell_completion import BashComplete, add_completion_class, get_completion_class
 
-from dlpipe.cli import EXIT_OK
+from dlpipe.cli import EXIT_OK, output
 from dlpipe.core.errors import Misconfigured
 from dlpipe.core.states import Status
 from dlpipe.core.wishes import JobFilter
@@ -61,7 +61,7 @@ def completion(shell: str) -> int:
 
     found = get_completion_class(shell)
     assert found is not None, shell  # noqa: S101 - the choices are those that click knows
-    click.echo(found(dlpipe, {}, "dlpipe", VARIABLE).source())
+    output.exact(found(dlpipe, {}, "dlpipe", VARIABLE).source())
     return EXIT_OK
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
+from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dlpipe.cli import EXIT_FAILED, EXIT_OK, output, records
+from dlpipe.cli.ended import Ended
 from dlpipe.cli.inputs import Entry, Inputs, inputs
 from dlpipe.cli.placing import place_in, prepare
 from dlpipe.core.errors import StageFailure
@@ -73,7 +75,7 @@ def fetch(
     if out is not None:
         prepare(out)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    job = _Fetch(out, timeout, retry, as_json, quiet)
+    job = _Fetch(out, timeout, retry, quiet, Ended(as_json=as_json))
     return job.run(wanted)
 
 
@@ -106,7 +108,7 @@ def _pause_s(waited_s: float, look_s: float) -> float:
     return max(min(POLL_S, max(FIRST_POLL_S, waited_s / 10)), 2 * look_s)
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Asked:
     url: str
     scope: Any
@@ -118,11 +120,11 @@ class _Fetch:
     out: Path | None
     timeout: float | None
     retry: bool
-    as_json: bool
     quiet: bool
+    ended: Ended
     unplaced: bool = False
-    ended: list[dict[str, Any]] = field(default_factory=list)
-    waiting: dict[str, list[_Asked]] = field(default_factory=dict)
+    waiting: dict[str, Counter[_Asked]] = field(default_factory=dict)
+    """By job, each way in which it was asked for, and how often."""
 
     def run(self, wanted: Inputs) -> int:
         nursery = _nursery()
@@ -159,7 +161,7 @@ class _Fetch:
                     unit.owned(scope).retry(job_id)
                 outcome = "known"
             if outcome in ("created", "known", "refreshed"):
-                self.waiting.setdefault(job_id, []).append(asked)
+                self.waiting.setdefault(job_id, Counter())[asked] += 1
             else:
                 self._ended_before(asked, job_id, planned.answer.hint)
 
@@ -168,7 +170,7 @@ class _Fetch:
             view = unit.owned(asked.scope).get(job_id)
         if view is not None:
             if self._is_brought_back(view, asked.sha256):
-                self.waiting.setdefault(job_id, []).append(asked)
+                self.waiting.setdefault(job_id, Counter())[asked] += 1
                 return
             record = records.of_job(self.deps, view, asked.url, held_before=True)
             if hint:
@@ -196,7 +198,7 @@ class _Fetch:
 
         began, moved = time.monotonic(), False
         ends = None if self.timeout is None else began + self.timeout
-        done = len(self.ended)
+        done = self.ended.count
         try:
             with watching(self.deps, done + len(self.waiting), done=done, shown=not self.quiet) as display:
                 self._turn(stack)
@@ -224,7 +226,7 @@ class _Fetch:
             self._give_up()
 
     def _say_what_stands(self) -> None:
-        ended, left = len(self.ended), sum(map(len, self.waiting.values()))
+        ended, left = self.ended.count, sum(waits.total() for waits in self.waiting.values())
         output.note(f"{ended} of {ended + left} had come to their end; the same command goes on with the others")
 
     def _give_up(self) -> None:
@@ -233,10 +235,10 @@ class _Fetch:
 
         for job_id, waits in self.waiting.items():
             with self.deps.database.read() as unit:
-                view = unit.owned(waits[0].scope).get(job_id)
+                view = unit.owned(_scope(waits)).get(job_id)
             if view is None:
                 continue
-            for wait in waits:
+            for wait, times in waits.items():
                 record = records.of_job(self.deps, view, wait.url) | {"due_at": view.due_at}
                 if view.status in records.ENDED:
                     record |= records.lost(self.deps, view, None)
@@ -247,7 +249,7 @@ class _Fetch:
                         f"not done within {self.timeout:g} seconds{last}. It goes on when a stack runs again, "
                         "with `dlpipe up` or the same fetch"
                     )
-                self._end(record)
+                self._end(record, times)
 
     def _turn(self, stack: Any) -> None:
         """See to it that somebody runs the stack: we do, or whoever was here before us."""
@@ -259,7 +261,7 @@ class _Fetch:
         moved = False
         by_scope: dict[Any, list[str]] = {}
         for job_id, waits in self.waiting.items():
-            by_scope.setdefault(waits[0].scope, []).append(job_id)
+            by_scope.setdefault(_scope(waits), []).append(job_id)
         for scope, ids in by_scope.items():
             for begin in range(0, len(ids), LOOK_UP):
                 with self.deps.database.read() as unit:
@@ -267,14 +269,10 @@ class _Fetch:
                 for view in views:
                     moved = moved or view.run > 0
                     if view.status in records.ENDED:
-                        for wait in self.waiting.pop(view.job_id):
-                            # Its bytes were hashed just now, on the way into the store.
-                            self._end(records.of_job(self.deps, view, wait.url) | records.lost(self.deps, view, None))
-                        display.ended(self.ended[-1])  # once, however often it was asked for
+                        # Its bytes were hashed just now, on the way into the store.
+                        self._ended_now(view, records.lost(self.deps, view, None), display)
                     elif view.paused_at is not None:
-                        for wait in self.waiting.pop(view.job_id):
-                            self._end(records.of_job(self.deps, view, wait.url) | _paused(view.job_id))
-                        display.ended(self.ended[-1])
+                        self._ended_now(view, _paused(view.job_id), display)
                     else:
                         display.going(view)
         display.refresh()
@@ -282,7 +280,14 @@ class _Fetch:
 
     # ── the end ───────────────────────────────────────────────────────────────────────────────────
 
-    def _end(self, record: dict[str, Any]) -> None:
+    def _ended_now(self, view: Any, besides: dict[str, str], display: Any) -> None:
+        record: dict[str, Any] = {}
+        for wait, times in self.waiting.pop(view.job_id).items():
+            record = records.of_job(self.deps, view, wait.url) | besides
+            self._end(record, times)
+        display.ended(record)  # once, however often it was asked for
+
+    def _end(self, record: dict[str, Any], times: int = 1) -> None:
         if self.out is not None and record["path"] is not None and record["status"] in ("completed", "skipped"):
             record["out_path"] = None
             try:
@@ -290,29 +295,15 @@ class _Fetch:
             except OSError as error:
                 self.unplaced = True
                 output.note(
-                    f"not put under {output.safe(self.out)}: {output.safe(redact(record['url']))}: "
-                    f"{error.strerror or error}; it is in the store: {output.safe(record['path'])}"
+                    f"not put under {self.out}: {redact(record['url'])}: "
+                    f"{error.strerror or error}; it is in the store: {record['path']}"
                 )
-        self.ended.append(record)
-        if self.as_json:
-            output.as_json(record)
+        self.ended.add(record, times)
 
     def _finish(self) -> int:
-        bad = [record for record in self.ended if record["status"] not in ("completed", "skipped")]
-        if not self.as_json:
-            output.table(
-                ["status", "size", "how", "file"],
-                (
-                    (r["status"], output.size(r["byte_size"]), r["dedupe_action"] or "-",
-                     r.get("out_path") or r["path"] or redact(r["url"] or ""))
-                    for r in self.ended
-                ),
-            )  # fmt: skip
-        for record in bad:
-            if record["status"] == "refused":
-                continue  # that was told when it was met
-            code = f" [{record['error_code']}]" if record["error_code"] else ""
-            output.note(
-                f"{record['status']}: {output.safe(redact(record['url'] or ''))}: {record['error_message_safe']}{code}"
-            )
-        return EXIT_FAILED if bad or self.unplaced else EXIT_OK
+        self.ended.show()
+        return EXIT_FAILED if self.ended.is_bad or self.unplaced else EXIT_OK
+
+
+def _scope(waits: Counter[_Asked]) -> Any:
+    return next(iter(waits)).scope

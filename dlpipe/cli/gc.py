@@ -50,7 +50,7 @@ def gc(delete: bool, dry_run: bool, grace_s: float, unknown: bool, expect: int |
         if as_json:
             output.as_json({"what": what, "path": path, "size": size})
         else:
-            click.echo(f"{what}\t{size}\t{output.safe(path)}")
+            output.cells([what, size, path])
 
     asked = garbage.Asked(grace_s, unknown, expect)
     held, chosen = deps(), wiring.settings()

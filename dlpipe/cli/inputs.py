@@ -16,7 +16,7 @@ from typing import IO, Any
 
 import click
 
-from dlpipe.cli import forms, output
+from dlpipe.cli import forms
 from dlpipe.cli.columns import Columns
 from dlpipe.cli.lines import Counted, lines, unpacked
 from dlpipe.core.errors import InvalidInput
@@ -43,7 +43,7 @@ class Entry:
     def where(self) -> str:
         if self.file is None:
             return f"no. {self.line}"
-        return f"{output.safe(called(self.file))}, line {self.line}" if self.line else output.safe(called(self.file))
+        return f"{called(self.file)}, line {self.line}" if self.line else called(self.file)
 
 
 @dataclass
@@ -84,7 +84,7 @@ class Inputs:
 
     @staticmethod
     def refused(file: str, error: InvalidInput) -> InvalidInput:
-        return InvalidInput(f"{output.safe(called(file))}: {error.message}", code=error.code, hint=error.hint)
+        return InvalidInput(f"{called(file)}: {error.message}", code=error.code, hint=error.hint)
 
     @property
     def bytes_total(self) -> int | None:
@@ -217,13 +217,13 @@ def _is_regular(file: str) -> bool:
     except (OSError, ValueError) as error:
         raise _unreadable(file, error) from None
     if stat.S_ISDIR(mode) or not os.access(file, os.R_OK):
-        raise click.UsageError(f"{output.safe(file)} is not a file that can be read.")
+        raise click.UsageError(f"{file} is not a file that can be read.")
     return stat.S_ISREG(mode)
 
 
 def _unreadable(file: str, error: Exception) -> click.UsageError:
     reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-    return click.UsageError(f"{output.safe(called(file))} is not a file that can be read: {reason}.")
+    return click.UsageError(f"{called(file)} is not a file that can be read: {reason}.")
 
 
 @contextlib.contextmanager

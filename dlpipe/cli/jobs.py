@@ -73,7 +73,7 @@ def jobs(
         return EXIT_OK
     if only_ids:
         for view in found:
-            click.echo(view.job_id)
+            output.say(view.job_id)
         return EXIT_OK
     output.table(
         ["job", "status", "state", "run", "updated", "what"],
@@ -146,12 +146,12 @@ def show(job_id: str, tenant_id: str, project_id: str, as_json: bool) -> int:
         return EXIT_OK
     for name, value in told.items():
         if value not in (None, ()):
-            click.echo(f"{name:20} {_plain(value)}")
+            output.say(f"{name:20} {_plain(value)}")
     for one in results:
         fault = f", {one['fault']} since {output.when(one['fault_found_at'])}" if one["fault"] else ""
-        click.echo(
+        output.say(
             f"{'result':20} {one['sha256']}, {output.size(one['byte_size'])}, "
-            f"of {output.when(one['created_at'])}{fault}: {output.safe(one['path'])}"
+            f"of {output.when(one['created_at'])}{fault}: {one['path']}"
         )
     return EXIT_OK
 
@@ -159,7 +159,7 @@ def show(job_id: str, tenant_id: str, project_id: str, as_json: bool) -> int:
 def _plain(value: object) -> str:
     if isinstance(value, datetime):
         return output.when(value)
-    return output.safe(", ".join(map(str, value)) if isinstance(value, tuple) else value)
+    return ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
 @click.command(
@@ -184,7 +184,7 @@ def why(job_id: str, tenant_id: str, project_id: str, as_json: bool) -> int:
     if as_json:
         output.as_json({"job_id": job_id, **asdict(told)})
     else:
-        click.echo(output.safe(told.text))
+        output.say(told.text)
     return EXIT_OK
 
 
@@ -238,9 +238,15 @@ def unknown(job_id: str, scope: Scope, what: str = "job", listed_by: str = "dlpi
 
     left = dlpipe.get_purged_job(job_id, tenant_id=scope.tenant_id, project_id=scope.project_id)
     if left is not None:
-        output.note(f"error: job {job_id} ended as {left.status}, and was purged [job_purged]")
-        output.note(f"  Its record is in the archive {output.safe(left.archive)} of {output.when(left.purged_at)}.")
+        output.error(
+            f"job {job_id} ended as {left.status}, and was purged",
+            "job_purged",
+            f"Its record is in the archive {left.archive} of {output.when(left.purged_at)}.",
+        )
         return EXIT_FAILED
-    output.note(f"error: no such {what} here: {output.safe(job_id)} [job_unknown]")
-    output.note(f"  Check the id, and --tenant and --project; `{listed_by}` lists them.")
+    output.error(
+        f"no such {what} here: {job_id}",
+        "job_unknown",
+        f"Check the id, and --tenant and --project; `{listed_by}` lists them.",
+    )
     return EXIT_FAILED

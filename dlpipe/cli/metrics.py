@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from dlpipe.cli import EXIT_OK
+from dlpipe.cli import EXIT_OK, output
 
 
 @click.command(
@@ -30,5 +30,5 @@ def metrics() -> int:
         waiting = unit.figures.waiting()
     with wiring.database().read() as unit:
         totals = unit.figures.totals()
-    click.echo(page.of_ledger(waiting, totals), nl=False)
+    output.exact(page.of_ledger(waiting, totals).rstrip("\n"))
     return EXIT_OK

@@ -114,7 +114,7 @@ def _tell(found: Drained, what: str, as_json: bool) -> None:
         output.as_json(_plain(found))
         return
     left = f"; {found.running} runs are there, {found.held} of them at work" if found.running else ""
-    click.echo(f"{output.safe(found.node)} {what}{left}")
+    output.say(f"{found.node} {what}{left}")
 
 
 def _plain(found: Drained) -> dict[str, object]:

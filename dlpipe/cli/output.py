@@ -1,4 +1,8 @@
-"""How results are shown: one JSON object a line for programs, tables and sentences for people."""
+"""How results are shown: one JSON object a line for programs, tables and sentences for people.
+
+The one place that a command prints from (a test sees to that), so that nothing a server, a file or an argument says
+reaches a terminal as more than text (SAFE-2). Progress bars and `top` draw by themselves, with `safe` texts.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +18,8 @@ from typing import IO, Any
 
 import click
 
+from dlpipe.core.escape import escape
+
 _LEAST_LAST = 40
 """A last column that has less room than this is wider than the terminal."""
 
@@ -24,6 +30,7 @@ def as_json(value: Mapping[str, Any]) -> None:
 
 
 def json_line(value: Mapping[str, Any]) -> str:
+    """Printable ASCII, whatever it says, and read back as it was."""
     return json.dumps(value, default=_plain, ensure_ascii=True)
 
 
@@ -37,7 +44,37 @@ def _plain(value: object) -> object:
 
 def safe(text: object) -> str:
     """Text from elsewhere, as it may be printed on a terminal."""
-    return "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in str(text))
+    return escape(str(text))
+
+
+def say(text: str = "") -> None:
+    """A line that was asked for, on standard output."""
+    click.echo(safe(text))
+
+
+def note(text: str) -> None:
+    """A line for people: always on standard error."""
+    click.echo(safe(text), err=True)
+
+
+def error(what: str, code: str, to_do: str) -> None:
+    """What happened and what to do. What `what` has below its first line, as the end of a log, is set in."""
+    first, *more = f"{what} [{code}]".split("\n")
+    note(f"error: {first}")
+    for line in more:
+        note(f"    {line}")
+    if to_do:
+        note(f"  {to_do}")
+
+
+def cells(row: Sequence[object]) -> None:
+    """A row for programs, parted by tabs."""
+    click.echo("\t".join(map(safe, row)))
+
+
+def exact(text: str) -> None:
+    """What a program takes up as it is, as a path or a script. On a terminal it is shown like anything else."""
+    click.echo(escape(text, keep="\n\t") if sys.stdout.isatty() else text)
 
 
 def table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
@@ -45,7 +82,7 @@ def table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     texts = [[safe(cell) for cell in row] for row in rows]
     if not sys.stdout.isatty():
         for row in [headers, *texts]:
-            click.echo("\t".join(row))
+            cells(row)
         return
     header, *lines = columns(headers, texts, shutil.get_terminal_size().columns)
     click.echo(click.style(header, bold=True) if live(sys.stdout) else header)
@@ -91,11 +128,6 @@ def size(count: int | None) -> str:
 
 def when(moment: datetime | None) -> str:
     return moment.astimezone().strftime("%Y-%m-%d %H:%M:%S") if moment else "-"
-
-
-def note(text: str) -> None:
-    """A line for people: always on standard error."""
-    click.echo(text, err=True)
 
 
 def say_who_works() -> None:

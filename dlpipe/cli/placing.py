@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 import tempfile
+import unicodedata
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -15,7 +16,13 @@ from urllib.parse import unquote
 import click
 
 _UNWANTED = re.compile(r"[^\w.,()+=@-]+")
+_FRONT = "._-+=@, "
+"""Hidden, an option, a file of arguments, or expanded by a shell, if a name began with it."""
+_DEVICE = re.compile(r"(con|prn|aux|nul|conin|conout|clock|(com|lpt)[0-9¹²³])(\..*)?", re.IGNORECASE)
+"""What Windows takes for a device, whatever ending it has; folders are shared with it."""
 MAX_NAME_BYTES = 180
+"""With a hash beside it still less than the 255 that file systems take."""
+MAX_ENDING_BYTES = 24
 _BLOCK = 1 << 20
 
 
@@ -48,14 +55,18 @@ def place_in(folder: Path, record: dict[str, Any]) -> Path:
 
 
 def readable(url: str, suffix: str) -> str:
-    """A file name from the last part of a URL: no separators, no leading dot, never empty."""
+    """A file name from the last part of a URL, safe on any system: one plain name, whatever the URL says.
+
+    In one normal form, so that two spellings of a name are one name wherever it is looked at.
+    """
     last = unquote(url.split("?", 1)[0].split("#", 1)[0].rstrip("/").rpartition("/")[2])
-    name = _UNWANTED.sub("_", last).strip("._ ") or "file"
-    stem, ext = os.path.splitext(name)
-    if not ext and suffix:
-        ext = suffix
-    room = MAX_NAME_BYTES - len(ext.encode())
-    return stem.encode()[:room].decode(errors="ignore") + ext
+    name = _UNWANTED.sub("_", unicodedata.normalize("NFC", last)).lstrip(_FRONT).rstrip("._ ") or "file"
+    stem, ext = os.path.splitext(f"_{name}" if _DEVICE.fullmatch(name) else name)
+    if len(ext.encode()) > MAX_ENDING_BYTES:
+        stem, ext = stem + ext, ""
+    ext = ext or suffix
+    stem = stem.encode()[: MAX_NAME_BYTES - len(ext.encode())].decode(errors="ignore").rstrip(".")
+    return stem + ext
 
 
 def _put(source: Path, target: Path) -> bool:

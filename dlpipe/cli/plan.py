@@ -73,7 +73,7 @@ def plan(
             "done before": summary.skipped, "failed before": summary.failed, "canceled before": summary.canceled,
             "refused": summary.refused_count,
         }  # fmt: skip
-        click.echo(", ".join(f"{count} {what}" for what, count in counts.items() if count) or "nothing to plan")
+        output.say(", ".join(f"{count} {what}" for what, count in counts.items() if count) or "nothing to plan")
     if summary.created or summary.refreshed or summary.known:
         output.say_who_works()
     return EXIT_FAILED if summary.refused_count else EXIT_OK

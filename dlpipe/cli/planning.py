@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from dlpipe.cli import output
@@ -19,6 +20,9 @@ from dlpipe.pipeline.deps import Deps
 from dlpipe.pipeline.planner import Planned, Refusal
 
 SHOWN_CHARACTERS = 200
+FEW = 20
+"""So many refused lines need no summary."""
+FIRST = 5
 _LOOK_EVERY = 200
 
 
@@ -26,6 +30,25 @@ _LOOK_EVERY = 200
 class _Given:
     position: int
     entry: Entry
+
+
+@dataclass
+class _Refusals:
+    """How many there were of each kind, and where the first stood: no more is kept of them."""
+
+    kinds: Counter[str] = field(default_factory=Counter)
+    first: list[str] = field(default_factory=list)
+
+    def add(self, entry: Entry, refusal: Refusal) -> None:
+        self.kinds[refusal.code] += 1
+        if len(self.first) < FIRST:
+            self.first.append(f"{entry.where} [{refusal.code}]")
+
+    def tell(self) -> None:
+        """Where there are more than are seen at a glance, since each was told when it was met."""
+        if self.kinds.total() > FEW:
+            kinds = ", ".join(f"{count:,} {code}" for code, count in self.kinds.most_common())
+            output.note(f"refused in all: {kinds}; the first: {'; '.join(self.first)}")
 
 
 @dataclass
@@ -38,19 +61,22 @@ class Planning:
     shown: bool = True
     planned: int = 0
     _kept: Rejects = NOWHERE
+    _refusals: _Refusals = field(default_factory=_Refusals)
 
     def run(self) -> Iterator[tuple[Entry, Planned]]:
         """What became of each request that is not bad, in no strict order."""
         with closing(self.wanted), rejects(self.wanted.rejects) as kept:
             self._kept = kept
-            if self.wanted.strict:
-                self._check_all()
-            with Interrupts() as interrupts:
-                try:
+            try:
+                if self.wanted.strict:
+                    self._check_all()
+                with Interrupts() as interrupts:
                     yield from self._run(interrupts)
-                except KeyboardInterrupt:
-                    self._say_what_stands()
-                    raise
+            except KeyboardInterrupt:
+                self._say_what_stands()
+                raise
+            finally:
+                self._refusals.tell()
 
     def _run(self, interrupts: Interrupts) -> Iterator[tuple[Entry, Planned]]:
         under_way: dict[int, _Given] = {}
@@ -112,6 +138,7 @@ class Planning:
 
     def _refuse(self, entry: Entry, refusal: Refusal) -> None:
         self._kept.add(entry, refusal)
+        self._refusals.add(entry, refusal)
         # In one piece, so that two such lines never mix with a progress bar.
         output.note(f"refused: {entry.where}{_shown(entry.url)}: {refusal.message} [{refusal.code}] {refusal.hint}")
         self.refused(entry, refusal)
@@ -126,5 +153,5 @@ class Planning:
 def _shown(url: Any) -> str:
     if not isinstance(url, str):
         return ""
-    text = output.safe(redact(url))
+    text = redact(url)
     return " " + (text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]}…")

@@ -62,13 +62,13 @@ class _Lines(_Silent):
         if until is None or told in self._told:
             return
         self._told.add(told)
-        why = f"{output.safe(view.error_message_safe)} [{view.error_code}]" if view.error_code else "planned for then"
-        output.note(f"waiting until {until}: {output.safe(redact(view.url))}: {why}")
+        why = f"{view.error_message_safe} [{view.error_code}]" if view.error_code else "planned for then"
+        output.note(f"waiting until {until}: {redact(view.url)}: {why}")
 
     def ended(self, record: Mapping[str, Any]) -> None:
         self._done += 1
         size = output.size(record["byte_size"])
-        output.note(f"[{self._done}/{self._total}] {record['status']} {size} {output.safe(redact(record['url']))}")
+        output.note(f"[{self._done}/{self._total}] {record['status']} {size} {redact(record['url'])}")
 
 
 class _Bars:
@@ -126,7 +126,7 @@ class _Bars:
             done, total = going.get(job_id, (0, None))
             if job_id not in self._rows:
                 self._rows[job_id] = self._bars.add_task("", total=None)
-            name = output.safe(view.url.split("?", 1)[0].rpartition("/")[2])[-40:]
+            name = output.safe(redact(view.url).split("?", 1)[0].rpartition("/")[2])[-40:]
             until = waits_until(view)
             state = f"{view.error_code} until {until}" if until and view.error_code else view.state
             self._bars.update(self._rows[job_id], description=f"  {name} {state}", completed=done, total=total)

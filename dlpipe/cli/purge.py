@@ -67,7 +67,7 @@ def purge(
             output.as_json({"given_up": given_up})
         else:
             results = "1 replaced result" if given_up == 1 else f"{given_up} replaced results"
-            click.echo(f"{results} given up; `dlpipe gc` collects what no other job wants")
+            output.say(f"{results} given up; `dlpipe gc` collects what no other job wants")
         return EXIT_OK
     if dry_run:
         counts = {status.value: count for status, count in purging.rehearse(deps(), scope, only).items()}
@@ -75,7 +75,7 @@ def purge(
             output.as_json({"dry_run": True, "jobs": sum(counts.values()), "by_status": counts})
         else:
             told = ", ".join(f"{count} {status}" for status, count in sorted(counts.items()))
-            click.echo(f"{_jobs(sum(counts.values()))} would be purged; nothing was changed" + (told and f" ({told})"))
+            output.say(f"{_jobs(sum(counts.values()))} would be purged; nothing was changed" + (told and f" ({told})"))
         return EXIT_OK
     archive = wiring.archive(directory, format_)
     purged = 0
@@ -85,12 +85,12 @@ def purge(
             file = asdict(volume.file) | {"path": str(archive.directory / volume.file.name)}
             output.as_json({"archive": file, "purged": volume.purged, "kept": volume.kept})
         else:
-            output.note(f"{_jobs(volume.file.rows)} in {output.safe(archive.directory / volume.file.name)}")
+            output.note(f"{_jobs(volume.file.rows)} in {archive.directory / volume.file.name}")
             output.note(f"  sha256 {volume.file.sha256}")
             if volume.kept:
                 output.note(f"  {_jobs(volume.kept)} of them stayed: they were taken up meanwhile")
     if not as_json:
-        click.echo(f"{_jobs(purged)} purged")
+        output.say(f"{_jobs(purged)} purged")
     return EXIT_OK
 
 

@@ -52,18 +52,16 @@ def rejects(file: Path | None) -> Iterator[Rejects]:
         # Request URLs in it can hold secrets.
         handle = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     except FileExistsError:
-        raise click.UsageError(
-            f"{output.safe(file)} is there already; name another file for --rejects, or remove it."
-        ) from None
+        raise click.UsageError(f"{file} is there already; name another file for --rejects, or remove it.") from None
     except OSError as error:
-        raise click.UsageError(f"{output.safe(file)} cannot be written for --rejects: {error.strerror}.") from None
+        raise click.UsageError(f"{file} cannot be written for --rejects: {error.strerror}.") from None
     with open(handle, "wb") as stream:
         made = _File(stream)
         try:
             yield made
         finally:
             if made.count:
-                output.note(f"the bad lines are in {output.safe(file)}; mend them there, then plan it with -i")
+                output.note(f"the bad lines are in {file}; mend them there, then plan it with -i")
             else:
                 file.unlink(missing_ok=True)
 

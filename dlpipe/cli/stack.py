@@ -134,13 +134,13 @@ def status(as_json: bool) -> int:
         return EXIT_OK
     if running:
         services = ", ".join(f"{name} {pid}" for name, pid in running.services.items())
-        click.echo(f"running since {running.started_at} on {chosen.home_dir}: {services}")
+        output.say(f"running since {running.started_at} on {chosen.home_dir}: {services}")
     elif chosen.private_redis:
-        click.echo(f"nothing runs on {chosen.home_dir}; start it with: dlpipe up")
+        output.say(f"nothing runs on {chosen.home_dir}; start it with: dlpipe up")
     else:
-        click.echo("Redis is elsewhere; its workers are not shown here (see Flower)")
+        output.say("Redis is elsewhere; its workers are not shown here (see Flower)")
     if fresh:
-        click.echo("no ledger yet; it is made by the first fetch or plan")
+        output.say("no ledger yet; it is made by the first fetch or plan")
     else:
         output.table(["status", "jobs"], counts.items())
     return EXIT_OK

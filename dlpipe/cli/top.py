@@ -62,10 +62,11 @@ def _lines(watcher: Watcher, every_s: float | None) -> int:
 
 def _texts(watcher: Watcher, every_s: float | None) -> int:
     while True:
-        click.echo("\n".join(screen.render(watcher.look())))
+        for line in screen.render(watcher.look()):
+            output.say(line)
         if every_s is None:
             return EXIT_OK
-        click.echo()
+        output.say()
         time.sleep(every_s)
 
 

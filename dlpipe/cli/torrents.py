@@ -73,7 +73,7 @@ def add(source: str, as_json: bool, **fields: Any) -> int:
     if as_json:
         output.as_json(asdict(answer))
     else:
-        click.echo(f"{answer.job_id} {answer.state}" + (" (it is active already)" if answer.outcome == "known" else ""))
+        output.say(f"{answer.job_id} {answer.state}" + (" (it is active already)" if answer.outcome == "known" else ""))
         output.say_who_works()
     return EXIT_OK
 
@@ -86,7 +86,7 @@ def _source(text: str) -> str | bytes:
             return stream.read(MAX_FILE_BYTES + 1)
     except OSError as error:
         raise InvalidInput(
-            f"{output.safe(text)} cannot be read ({error.strerror})",
+            f"{text} cannot be read ({error.strerror})",
             code="torrent_unreadable",
             hint="Give a magnet link, the URL of a .torrent, or a .torrent file.",
         ) from None
@@ -166,7 +166,7 @@ def show(job_id: str, tenant_id: str, project_id: str, as_json: bool) -> int:
     files = told.pop("files")
     for name, value in told.items():
         if value is not None:
-            click.echo(f"{name:20} {output.safe(value)}")
+            output.say(f"{name:20} {value}")
     if files:
         output.table(
             ["file", "size", "sha256", "artifact"],
@@ -211,7 +211,7 @@ def cancel(job_ids: tuple[str, ...], removal: str | None, tenant_id: str, projec
         if as_json:
             output.as_json({"job_id": job_id, "state": state.value})
         else:
-            click.echo(f"{job_id} {state.value}" + ("" if canceled else " (nothing to cancel)"))
+            output.say(f"{job_id} {state.value}" + ("" if canceled else " (nothing to cancel)"))
     return code
 
 

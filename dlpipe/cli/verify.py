@@ -65,7 +65,7 @@ def verify(no_hash: bool, strict: bool, repair: bool, as_json: bool) -> int:
         if as_json:
             output.as_json(_told(finding))
         else:
-            click.echo(output.safe(f"note: {finding}" if finding.is_note else str(finding)))
+            output.say(f"note: {finding}" if finding.is_note else str(finding))
     output.note(f"{wrong or 'nothing'} wrong" + (f", {notes} notes" if notes else ""))
     if repair:
         _repair(accused, as_json)

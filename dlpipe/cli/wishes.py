@@ -185,7 +185,7 @@ def _all(wish: Wish, only: Mapping[str, Any], scope: Scope, from_stage: str | No
         if as_json:
             output.as_json({"job_id": job.job_id, "host": job.host, "error_code": job.error_code, "done": not dry_run})
         elif dry_run:
-            click.echo(f"{job.job_id} {output.safe(job.host)} {job.error_code or '-'}")
+            output.say(f"{job.job_id} {job.host} {job.error_code or '-'}")
 
     ask: dict[Wish, Callable[..., int]] = {
         Wish.CANCEL: dlpipe.cancel_jobs,
@@ -199,7 +199,7 @@ def _all(wish: Wish, only: Mapping[str, Any], scope: Scope, from_stage: str | No
     count = ask[wish](**only, **begin, told=tell, tenant_id=scope.tenant_id, project_id=scope.project_id)
     if not as_json:
         jobs = "1 job" if count == 1 else f"{count} jobs"
-        click.echo(f"{jobs} would be {_DONE[wish]}; nothing was changed" if dry_run else f"{jobs} {_DONE[wish]}")
+        output.say(f"{jobs} would be {_DONE[wish]}; nothing was changed" if dry_run else f"{jobs} {_DONE[wish]}")
     if count and not dry_run:
         _say_who_works(wish)
     return EXIT_OK
@@ -233,7 +233,7 @@ def _each(wish: Wish, scope: Scope, job_ids: tuple[str, ...], from_stage: str | 
         else:
             stands = f"{view.status.value}, paused" if view.paused_at else view.status.value
             aside = " (its further run is taken back)" if taken_back else f" (nothing to {wish})"
-            click.echo(f"{job_id} {stands}" + ("" if granted and not taken_back else aside))
+            output.say(f"{job_id} {stands}" + ("" if granted and not taken_back else aside))
     if some:
         _say_who_works(wish)
     return exit_code

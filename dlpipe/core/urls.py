@@ -8,9 +8,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from urllib.parse import unquote
 
 from dlpipe.core.errors import InvalidInput
+from dlpipe.core.escape import escape
+from dlpipe.core.secrets import is_secret, is_token
 
 MAX_URL_LENGTH = 8_192
 _PORTS = {"http": 80, "https": 443}
@@ -18,17 +19,10 @@ _CONTROL = re.compile(r"[\x00-\x20\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 _ESCAPE = re.compile(r"(?<!%)(?<!%[0-9A-Fa-f])%([0-9A-Fa-f]{2})")
 """An escape that does not follow a stray percent sign: decoded, it would make a new escape with that."""
 _UNRESERVED = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
-_SECRET_PARAM = re.compile(
-    r"(^|[^a-z0-9])(sig|signature|token|secret|password|passwd|pwd|key|apikey|auth|credential|credentials|"
-    r"session|sessionid|jsessionid|phpsessid|policy|jwt|hmac|code)($|[^a-z0-9])",
-    re.IGNORECASE,
-)
-_HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _SEPARATOR = re.compile(r"([&;?])")
 """What parts parameters, also those of a URL within the URL."""
 _FRONT = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*:)?[/\\]*")
 _ORIGIN = re.compile(r"(https?)://(\[[^\]/]*\]|[^/?#:]+)(?::([0-9]{1,5}))?(?=[/?#]|\Z)")
-_TOKEN = re.compile(r"[A-Za-z0-9+/=_.~%-]+\Z")
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,17 +127,12 @@ def redact(url: str) -> str:
     path, *parameters = base[end:].split(";")
     path = ";".join([path, *(_shown(each) for each in parameters)])
     pieces = [_shown(each) for each in _SEPARATOR.split(query)]
-    return _CONTROL.sub(lambda m: f"\\x{ord(m[0]):02x}", base[:begin] + host + path + mark + "".join(pieces))
+    return escape(base[:begin] + host + path + mark + "".join(pieces)).replace(" ", "\\x20")
 
 
 def _shown(parameter: str) -> str:
     name, eq, value = parameter.partition("=")
-    words = _HUMP.sub("-", unquote(name))
-    if value and (_SECRET_PARAM.search(words) or _is_token(value)):
+    if value and is_secret(name, value):
         return f"{name}{eq}REDACTED"
     # A token may stand for itself, without a name, and end with its padding.
-    return "REDACTED" if _is_token(name) and not value.strip("=") else parameter
-
-
-def _is_token(text: str) -> bool:
-    return len(text) >= 24 and _TOKEN.match(text) is not None
+    return "REDACTED" if is_token(name) and not value.strip("=") else parameter

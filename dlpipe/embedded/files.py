@@ -11,6 +11,7 @@ import weakref
 from pathlib import Path
 
 from dlpipe.core.errors import Misconfigured
+from dlpipe.core.escape import escape
 
 _PROBES_S = (0.0, 0.01, 0.02, 0.04)
 _open_locks: weakref.WeakSet[FileLock] = weakref.WeakSet()
@@ -148,7 +149,7 @@ def tail(path: Path, *, after: int = 0, lines: int = 12, limit_bytes: int = 8192
     except OSError:
         return ""
     last = text.splitlines()[-lines:]
-    return "\n".join("".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in line) for line in last)
+    return "\n".join(map(escape, last))
 
 
 def write_whole(path: Path, text: str) -> None:

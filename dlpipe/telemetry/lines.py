@@ -1,6 +1,7 @@
 """Log lines with the ids of what they are about: as text behind the line, or each line as one JSON object.
 
-Whatever a message holds, it stays on its line: control characters are escaped (SAFE-2).
+Whatever a message holds, it begins no line of its own: control and bidi characters are escaped, and what has several
+lines, as a traceback, is set in (SAFE-2).
 """
 
 from __future__ import annotations
@@ -14,16 +15,14 @@ from datetime import UTC, datetime
 from typing import Any
 
 from dlpipe.core import about
+from dlpipe.core.escape import escape
 
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]")
+_LAID_OUT = "\n\t"
+"""Line breaks and tabs of a traceback stay; what could move a cursor or hide a line does not."""
+_SET_IN = "    "
 
 _BODY = re.compile(r"The full contents of the message body was| \[type:%r encoding:%r headers:%s\]")
 """Where Celery's lines about such messages begin to repeat them."""
-
-
-def escaped(text: str) -> str:
-    """Line breaks and tabs of a traceback stay; what could move a cursor or hide a line does not."""
-    return _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
 
 
 def fields_of(record: logging.LogRecord) -> dict[str, Any]:
@@ -41,10 +40,15 @@ class TextLines(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         clean = copy.copy(record)
-        clean.msg, clean.args = escaped(record.getMessage()), None
-        first, line_break, rest = self._inner.format(clean).partition("\n")
-        fields = (f"{name}={escaped(str(value))}" for name, value in fields_of(record).items())
-        return " ".join([first, *(one for one in fields if one not in first)]) + line_break + rest
+        clean.msg, clean.args = escape(record.getMessage(), _LAID_OUT), None
+        if record.exc_info:  # the other formatter takes this for what it made of it before
+            clean.exc_text = escape(self._inner.formatException(record.exc_info), _LAID_OUT)
+        if record.stack_info:
+            clean.stack_info = escape(record.stack_info, _LAID_OUT)
+        first, *more = self._inner.format(clean).split("\n")
+        fields = (f"{name}={escape(str(value))}" for name, value in fields_of(record).items())
+        line = " ".join([first, *(one for one in fields if one not in first)])
+        return "\n".join([line, *(_SET_IN + one for one in more)])
 
 
 class JsonLines(logging.Formatter):
@@ -64,7 +68,7 @@ class JsonLines(logging.Formatter):
             line |= {"task": task.get("name"), "task_id": task["id"]}
         if record.exc_info:
             line["traceback"] = self.formatException(record.exc_info)
-        return json.dumps(line, default=str)
+        return json.dumps(line, default=str, ensure_ascii=True)
 
 
 def dress(logger: logging.Logger, form: str) -> None:

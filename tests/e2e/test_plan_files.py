@@ -27,12 +27,14 @@ pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(600)]
 
 LINES = 100_000
 _MEASURED = """\
-import resource, sys
+import os, resource, sys
 from dlpipe.cli import main
+own = os.getpid()
 try:
     main(sys.argv[1:])
 finally:
-    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, file=sys.stderr)
+    if os.getpid() == own:  # and not what a fetch forks
+        print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, file=sys.stderr)
 """
 
 
@@ -83,6 +85,50 @@ def test_ten_times_the_lines_take_no_more_memory(tmp_path: Path) -> None:
         assert (code, errors.count("refused: ")) == (1, count // 100)
         assert len(planned(command)) == count - count // 100
     assert peaks[LINES] - peaks[LINES // 10] < 24 << 10, peaks
+
+
+CANCELED = "https://h.example/canceled"
+BAD = ("ftp://h.example/{n}", "http://u:p@h.example/{n}", "two words {n}", "https://[h/{n}")
+
+
+@pytest.mark.parametrize("words", ["", "--json --rejects REJECTS", "--strict"])
+def test_a_fetch_of_lines_that_come_to_nothing_takes_no_more_memory_for_forty_times_as_many(
+    words: str, tmp_path: Path
+) -> None:
+    peaks: dict[int, int] = {}
+    command = Command(tmp_path / "data")
+    job = command.run("plan", CANCELED, "--json").record["job_id"]
+    assert command.run("cancel", job).code == 0
+    for count in (500, 20_000):
+        file, rejects = tmp_path / f"{count}.txt", tmp_path / f"rejects{count}"
+        # And some that can be planned, and are for one job that is at its end.
+        lines = (BAD[n % 4].format(n=n) + "\n" if n % 100 < 96 else f"{CANCELED}\n" for n in range(count))
+        file.write_text("".join(lines))
+        given = words.replace("REJECTS", str(rejects)).split()
+        code, peaks[count], errors = measured(command, "fetch", "-i", str(file), *given)
+        bad = count * 96 // 100
+        assert (code, errors.count("refused: ")) == (2 if words == "--strict" else 1, bad)
+        each = f"{bad // 4:,}"
+        for kind in ("url_scheme", "url_userinfo", "url_control_character", "url_invalid"):
+            assert f"{each} {kind}" in errors
+        assert f"; the first: {file}, line 1 [url_scheme]; {file}, line 2 [url_userinfo]; " in errors
+        assert ("--rejects" in words) == rejects.exists()
+        if rejects.exists():
+            assert rejects.read_text().count("#dlpipe: ") == bad
+    # A record kept of each took a KiB.
+    assert peaks[20_000] - peaks[500] < 8 << 10, peaks
+
+
+def test_a_fetch_shows_the_first_refusals_and_counts_the_others(command: Command, tmp_path: Path) -> None:
+    file = tmp_path / "a.txt"
+    file.write_text("".join(f"ftp://h.example/{n}\n" for n in range(25)))
+    ran = command.run("fetch", "-i", str(file))
+    header, *rows = ran.out.splitlines()
+    assert (ran.code, header) == (1, "status\tsize\thow\tfile")
+    assert rows == [*(f"refused\t-\t-\tftp://h.example/{n}" for n in range(20)), "refused\t-\t-\tand 5 more requests"]
+    assert f"refused: {file}, line 25 ftp://h.example/24: " in ran.err
+    assert f"refused in all: 25 url_scheme; the first: {file}, line 1 [url_scheme]; " in ran.err
+    assert len(command.run("fetch", "-i", str(file), "--json").records) == 25
 
 
 @pytest.mark.parametrize("before", [0, 1], ids=["packed", "plain"])

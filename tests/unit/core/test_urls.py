@@ -220,7 +220,7 @@ def test_what_is_hidden_leaves_its_name() -> None:
 
 
 def test_control_characters_are_escaped() -> None:
-    assert redact("https://h/\x1b[2J\n?a=\u2028") == "https://h/\\x1b[2J\\x0a?a=\\x2028"
+    assert redact("https://h/\x1b[2J\n?a=\u2028") == "https://h/\\x1b[2J\\x0a?a=\\u2028"
 
 
 secret_names = st.sampled_from(["token", "X-Amz-Signature", "api_key", "refresh-token", "client.secret", "SIG", "code"])

@@ -12,7 +12,7 @@ import pytest
 from celery.worker.consumer import consumer
 
 from dlpipe.core.about import about
-from dlpipe.telemetry import lines
+from dlpipe.core.escape import escape
 from dlpipe.telemetry.lines import JsonLines, TextLines, Unless, WithoutBody, dress
 
 SECRET = "https://files.example/a?X-Amz-Signature=5ec2e7"
@@ -74,14 +74,32 @@ def test_what_one_thread_works_on_is_not_what_another_does() -> None:
     assert desk.text == "[INFO] other\n"
 
 
-@pytest.mark.parametrize("evil", ["a\r[INFO] forged", "a\x1b[2Jb", "a\x00b", "a\x85b", "a\u2028b"])
+EVIL = ["a\r[INFO] forged", "a\x1b[2Jb", "a\x00b", "a\x85b", "a\x9b2Jb", "a\x7fb", "a\u2028b", "a\u202eb", "a\u2066b"]
+
+
+@pytest.mark.parametrize("evil", EVIL)
 def test_control_characters_do_not_get_out(evil: str) -> None:
     for form in ("text", "json"):
         desk = Desk(form)
         with about(request_id=evil):
             desk.log.info("said %s", evil)
         assert len(desk.text.splitlines()) == 1, form
-        assert not lines._CONTROL.search(desk.text.rstrip("\n"))
+        assert escape(desk.text, keep="\n") == desk.text
+
+
+@pytest.mark.parametrize("evil", [*EVIL, "a\n[INFO] forged"])
+def test_what_an_error_says_begins_no_line_and_moves_no_cursor(evil: str) -> None:
+    for form in ("text", "json"):
+        desk = Desk(form)
+        try:
+            raise ValueError(evil)
+        except ValueError:
+            with about(request_id=evil):
+                desk.log.exception("it broke: %s", evil, stack_info=True)
+        assert escape(desk.text, keep="\n") == desk.text
+        first, *more = desk.text.splitlines()
+        assert "it broke" in first
+        assert all(line.startswith("    ") for line in more)
 
 
 def test_an_error_keeps_its_traceback() -> None:
@@ -97,7 +115,7 @@ def test_an_error_keeps_its_traceback() -> None:
         else:
             first, *rest = desk.text.splitlines()
             assert first == "[ERROR] it broke job_id=j1"
-            assert rest[-1] == "ValueError: why"
+            assert rest[-1] == "    ValueError: why"
 
 
 def test_a_field_that_the_message_says_is_not_said_twice() -> None:
