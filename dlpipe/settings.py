@@ -179,6 +179,7 @@ class Quota(_Section):
 
     floor_bytes: int = Field(256 << 20, ge=0)
     margin: float = Field(1.05, ge=1.0, le=10.0)
+    wait_max_s: float = Field(86_400.0, gt=0)
 
 
 class Database(_Section):

@@ -224,6 +224,7 @@ def policy(chosen: Settings) -> Policy:
             cap_s=chosen.retry.cap_s,
             server_cap_s=chosen.retry.server_cap_s,
             postpone_max_s=chosen.retry.postpone_max_s,
+            room_max_s=chosen.quota.wait_max_s,
         ),
         resume=ResumePolicy(enabled=chosen.stream.resume, prefix_bytes=chosen.stream.prefix_bytes),
         stream=StreamPolicy(

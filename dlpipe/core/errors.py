@@ -129,11 +129,14 @@ class Retryable(StageFailure):
 
 
 class Postponed(StageFailure):
-    """Not our turn yet: handed back until then, and no attempt is used up."""
+    """Not our turn yet: handed back until then, and no attempt is used up.
 
-    def __init__(self, message: str, *, code: str, after_s: float, hint: str = "") -> None:
+    `anew`: what it waits for was there in this very run, so the wait for it begins now.
+    """
+
+    def __init__(self, message: str, *, code: str, after_s: float, hint: str = "", anew: bool = False) -> None:
         super().__init__(message, code=code, hint=hint)
-        self.after_s = after_s
+        self.after_s, self.anew = after_s, anew
 
 
 class Permanent(StageFailure):

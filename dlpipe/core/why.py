@@ -6,13 +6,16 @@ It tells and decides nothing. What it says of the future is what dispatch, the s
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import StrEnum
 
+from dlpipe.core import waits
 from dlpipe.core.model import JobView
 from dlpipe.core.nodes import Stand
+from dlpipe.core.retries import RetryPolicy
 from dlpipe.core.states import Purpose, Status
 from dlpipe.core.torrents import DownloadStatus
+from dlpipe.core.waits import Waited
 
 
 class Situation(StrEnum):
@@ -46,13 +49,14 @@ class Standing:
     at: datetime
     published_at: datetime | None = None
     lease_until: datetime | None = None
+    waited: Waited = Waited()
 
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
     """What else bears on it: the bounds that hold, who fills them, and how far the bytes are."""
 
-    max_attempts: int = 5
+    retry: RetryPolicy = RetryPolicy()
     lost_after_s: float = 20.0
     host_full: bool = False
     window_full: bool = False
@@ -152,7 +156,7 @@ def _wanted(standing: Standing, around: Surroundings, aim: str) -> Why:
     if standing.lease_until is not None:
         return _held(standing, around, aim)
     if view.due_at is not None and view.due_at > at:
-        return _waits(view, around, aim)
+        return _waits(standing, around, aim)
     sent_s = None if standing.published_at is None else (at - standing.published_at).total_seconds()
     if sent_s is not None and view.due_at is None and around.node in (Stand.SILENT, Stand.GONE):
         what = f"Run {view.run} has come as far as {view.state}, and the node that has its bytes is not heard.{aim}"
@@ -194,7 +198,7 @@ def _held(standing: Standing, around: Surroundings, aim: str) -> Why:
     if left_s <= 0:
         silent = f"has given no sign for {_span(-left_s)}"
         what = f"The worker that had the job in run {view.run}, at {view.state}, {silent}.{aim}"
-        used_up = view.attempts + 1 >= around.max_attempts
+        used_up = view.attempts + 1 >= around.retry.max_attempts
         last = "its attempts are used up then" if used_up else "its next run goes on from the bytes that are there"
         return Why(Situation.HOLDER_GONE, what, f"Reconcile takes it back when Redis has forgotten him, too; {last}.")
     done = ""
@@ -207,7 +211,8 @@ def _held(standing: Standing, around: Surroundings, aim: str) -> Why:
     return Why(Situation.RUNNING, what, "When this stage is recorded the next one follows; nothing is to be done.")
 
 
-def _waits(view: JobView, around: Surroundings, aim: str) -> Why:
+def _waits(standing: Standing, around: Surroundings, aim: str) -> Why:
+    view = standing.view
     when = _time(view.due_at)
     if view.error_code is None:
         what = f"The job is not to begin before {when}.{aim}"
@@ -215,11 +220,13 @@ def _waits(view: JobView, around: Surroundings, aim: str) -> Why:
     if view.error_code in POSTPONED:
         reason = POSTPONED[view.error_code].format(host=view.host)
         what = f"The job was put off until {when}, because {reason} [{view.error_code}].{aim}"
-        return Why(Situation.POSTPONED, what, "It is sent then by itself; no attempt was used up.")
-    what = (
-        f"Attempt {view.attempts} of {around.max_attempts} failed: {_error(view)}. The next one is due on {when}.{aim}"
-    )
-    left = around.max_attempts - view.attempts
+        left_s = waits.left_s(view.error_code, standing.waited, around.retry)
+        last = _time(standing.at + timedelta(seconds=max(0.0, left_s)))
+        end = f"should it have to wait on after {last}, it has failed [{waits.final_code(view.error_code)}]"
+        return Why(Situation.POSTPONED, what, f"It is sent then by itself, and no attempt was used up; {end}.")
+    attempts = around.retry.max_attempts
+    what = f"Attempt {view.attempts} of {attempts} failed: {_error(view)}. The next one is due on {when}.{aim}"
+    left = attempts - view.attempts
     last = "it is the last one" if left <= 1 else f"{left} are left"
     return Why(Situation.WAITS_FOR_RETRY, what, f"It is sent then by itself, and goes on from the bytes there; {last}.")
 

@@ -22,7 +22,7 @@ from dlpipe.core.nodes import NodePolicy
 from dlpipe.core.ports import Claim, Claimed, Past, Refused
 from dlpipe.core.recovery import FailureWrite
 from dlpipe.core.states import Moment, State, Status
-from dlpipe.db import backfill, planning
+from dlpipe.db import backfill, planning, waiting
 from dlpipe.db.clock import after, now
 from dlpipe.db.guards import (
     IDLE,
@@ -75,10 +75,7 @@ def _claim(stage: StageRow, *, here: bool = False) -> ReturningUpdate[Any]:
             state=sa.case(*cases, else_=_T.state) if cases else _T.state,
             lease_owner=token,
             lease_until=after(ttl_s),
-            # What a server asked for ended with the due time; since then we have kept the job waiting.
-            postponed_since=sa.case(
-                (_T.due_at < now(), now() - (_T.due_at - _T.postponed_since)), else_=_T.postponed_since
-            ),
+            **waiting.when_claimed(),
             due_at=None,
         )
         .returning(*_T, *owner, now().label("at"))
@@ -131,7 +128,9 @@ def _advanced(stage: str, target: State, dialect: str) -> tuple[Ready, ...]:
 _MY_TOKEN = sa.bindparam("my_token", type_=_T.lease_owner.type)
 # By the token as well: who claims onward and hears no answer hands back under a fence that may be somebody else's.
 _HANDED_BACK = (
-    guarded(states.sources(State.FAILED, Moment.FAIL)).where(_T.lease_owner == _MY_TOKEN).values(**IDLE, due_at=now())
+    guarded(states.sources(State.FAILED, Moment.FAIL))
+    .where(_T.lease_owner == _MY_TOKEN)
+    .values(**IDLE, due_at=now(), **waiting.WAITS)
 )
 
 
@@ -164,10 +163,9 @@ class SqlJobs:
             return self._why_not(stage, job_id, run, here)
         if dialect != "postgresql" and row.state == State.LEASED.value:
             note(self._connection, job_id, **_BEGUN)
-        put_off_s = (row.at - row.postponed_since).total_seconds() if row.postponed_since is not None else 0.0
         scope = Scope(row.owners_tenant_id, row.owners_project_id)
         job = job_from(row, scope, request_id=row.owners_request_id, lease_live=True)
-        return Claimed(replace(job, put_off_s=put_off_s))
+        return Claimed(replace(job, waited=waiting.waited(row)))
 
     def _why_not(self, stage: StageRow, job_id: str, run: int, here: NodePolicy | None) -> Claim:
         row = self._connection.execute(
@@ -210,18 +208,13 @@ class SqlJobs:
     def fail(self, job: ArtifactJob, write: FailureWrite) -> None:
         waits = write.due_after_s is not None
         stays = waits and write.keeps_state
-        since: Any = _T.postponed_since
-        if write.put_off:
-            since = sa.func.coalesce(since, now())
-        elif write.due_after_s is not None:
-            since = after(write.due_after_s) - (now() - since)  # a wait that no server asked for is not counted
         allowed = states.sources(State.FAILED, Moment.FAIL)
         changed = guarded(allowed).values(
             state=_T.state if stays else State.FAILED.value,
             **IDLE,
             due_at=after(write.due_after_s) if write.due_after_s is not None else None,
             attempts=_T.attempts + (1 if write.uses_attempt else 0),
-            postponed_since=since,
+            **waiting.when_failed(write),
         )
         if self._connection.execute(changed, mine(job)).rowcount == 0:
             raise_why(self._connection, job, State.FAILED, allowed)

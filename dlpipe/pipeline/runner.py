@@ -240,7 +240,7 @@ def _carry_out(deps: Deps, row: StageRow, work: Work, further: Sequence[str], be
 
 def _fail(deps: Deps, row: StageRow, work: Work, failure: StageFailure, debug_id: str) -> Failed:
     job = work.job
-    write = after_failure(failure, job.state, job.attempts, debug_id, deps.chance(), deps.policy.retry, job.put_off_s)
+    write = after_failure(failure, job.state, job.attempts, debug_id, deps.chance(), deps.policy.retry, job.waited)
 
     def record(unit: Unit) -> None:
         unit.jobs.fail(job, write)

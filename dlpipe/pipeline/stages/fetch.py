@@ -69,7 +69,7 @@ class Fetch:
                     return
             self._from_any()
         except StageFailure as failure:
-            if failure.code in _WORTHLESS:
+            if _is_worthless(failure):
                 self._part.remove()
             else:
                 self._vouch()
@@ -100,7 +100,7 @@ class Fetch:
                 if len(urls) == 1 or not mirrors.may_help(failure):
                     raise
                 failures.append(failure)
-                if failure.code in _WORTHLESS:
+                if _is_worthless(failure):
                     self._part.rewind(0)
                 else:
                     self._part.flush()
@@ -278,3 +278,8 @@ class Fetch:
 
 _WORTHLESS = frozenset({"too_large", "media_type_mismatch", "sha256_mismatch", "digest_mismatch"})
 """Failures after which the bytes are of no use to a later run."""
+
+
+def _is_worthless(failure: StageFailure) -> bool:
+    never_fits = isinstance(failure, Permanent) and failure.code == "quota_exceeded"
+    return never_fits or failure.code in _WORTHLESS
