@@ -116,6 +116,10 @@ class WorkerEnding(LeaseLost):
     code = "worker_ending"
 
 
+class Overtaken(LeaseLost):
+    """What lies in staging says that a later holder of this job works on it. Only the ledger can tell whether so."""
+
+
 class StageFailure(DlpipeError):
     """A stage could not do its work; the runner turns this into one guarded write."""
 

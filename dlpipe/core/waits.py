@@ -46,13 +46,13 @@ def given_up(failure: Postponed, waited: Waited, policy: RetryPolicy) -> Permane
     if left_s(failure.code, waited, policy) >= 0:
         return None
     if failure.code == ROOM and waited.room_s > policy.room_max_s:
-        message = f"{failure.message} (given up: it has waited for room for {_span(waited.room_s)})"
+        message = f"{failure.message} (given up: it has waited for room for {span(waited.room_s)})"
     elif failure.code in _ASKED_BY_SERVERS:
-        message = f"for {_span(waited.put_off_s)} the server has asked to be asked later; use another source"
+        message = f"for {span(waited.put_off_s)} the server has asked to be asked later; use another source"
     else:
-        message = f"{failure.message} (given up: it was put off for {_span(waited.put_off_s)} in all)"
+        message = f"{failure.message} (given up: it was put off for {span(waited.put_off_s)} in all)"
     return Permanent(message, code=final_code(failure.code))
 
 
-def _span(seconds: float) -> str:
+def span(seconds: float) -> str:
     return f"{seconds / 86_400:.1f} days" if seconds >= 2 * 86_400 else f"{seconds / 3_600:.1f} hours"

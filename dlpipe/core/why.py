@@ -94,6 +94,7 @@ POSTPONED = {
     "store_clock": "the clocks of the object store and of the worker differed too much",
     "store_credentials": "there were no credentials for the object store",
     "part_busy": "another job is fetching the same address",
+    "node_takes_none": "no node takes jobs at the moment",
 }
 """The reasons for which a job is handed back without using up an attempt."""
 

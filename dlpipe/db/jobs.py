@@ -16,11 +16,12 @@ import sqlalchemy as sa
 from sqlalchemy.sql.dml import ReturningUpdate
 
 from dlpipe.core import flow, states
+from dlpipe.core.errors import Postponed
 from dlpipe.core.flow import StageRow
 from dlpipe.core.model import ArtifactJob, JobSpec, PlanAnswer, Scope
 from dlpipe.core.nodes import NodePolicy
 from dlpipe.core.ports import Claim, Claimed, Past, Refused
-from dlpipe.core.recovery import FailureWrite
+from dlpipe.core.recovery import FailureWrite, after_failure
 from dlpipe.core.states import Moment, State, Status
 from dlpipe.db import backfill, planning, waiting
 from dlpipe.db.clock import after, now
@@ -134,6 +135,13 @@ _HANDED_BACK = (
 )
 
 
+def _node_takes_none(row: Any, here: NodePolicy) -> FailureWrite:
+    """What becomes of a job whose message came to a node that takes no jobs."""
+    message = f"no node that takes jobs has taken it; {here.name} does not"
+    failure = Postponed(message, code="node_takes_none", after_s=here.beat_s)
+    return after_failure(failure, State(row.state), row.attempts, "", 0.0, here.retry, waiting.waited(row))
+
+
 class SqlJobs:
     def __init__(self, connection: sa.Connection) -> None:
         self._connection = connection
@@ -169,9 +177,11 @@ class SqlJobs:
 
     def _why_not(self, stage: StageRow, job_id: str, run: int, here: NodePolicy | None) -> Claim:
         row = self._connection.execute(
-            sa.select(_T.state, _T.run, _T.node, _T.due_at, _T.paused_at, lease_free().label("free")).where(
-                _T.job_id == job_id
-            )
+            sa.select(
+                *(_T.state, _T.run, _T.attempts, _T.node, _T.due_at, _T.paused_at, *waiting.CLOCKS),
+                lease_free().label("free"),
+                now().label("at"),
+            ).where(_T.job_id == job_id)
         ).first()
         if row is None:
             return Refused("unknown_job")
@@ -189,16 +199,22 @@ class SqlJobs:
         if here is not None and stage.staged and row.run == run and state in states.claimable(stage.name):
             if row.node is not None and row.node != here.name:
                 return Refused("other_node")
-            if row.node is None and self._pass_on(job_id, run, here.beat_s):
+            if row.node is None and self._pass_on(job_id, run, _node_takes_none(row, here)):
                 return Refused("node_takes_none")
         return Refused("out_of_order")
 
-    def _pass_on(self, job_id: str, run: int, after_s: float) -> bool:
+    def _pass_on(self, job_id: str, run: int, write: FailureWrite) -> bool:
         """Due again, for a node that takes jobs; in a while, as there may be none, and each run asks the server."""
+        ends = write.due_after_s is None
         passed = sa.update(artifact_jobs).where(
             _T.job_id == job_id, _T.run == run, _T.node.is_(None), _T.due_at.is_(None), _T.lease_owner.is_(None)
         )
-        return self._connection.execute(passed.values(fence=_T.fence + 1, **IDLE, due_at=after(after_s))).rowcount > 0
+        values = {**IDLE, **waiting.when_failed(write), "due_at": None if ends else after(write.due_after_s or 0.0)}
+        values |= {"state": State.FAILED.value} if ends else {}
+        if self._connection.execute(passed.values(fence=_T.fence + 1, **values)).rowcount == 0:
+            return False
+        note_error(self._connection, job_id, Status.FAILED if ends else None, write, ended=ends)
+        return True
 
     def advance(self, job: ArtifactJob, stage: StageRow, target: State) -> None:
         for statement in _advanced(stage.name, target, self._connection.dialect.name):
