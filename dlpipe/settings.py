@@ -249,6 +249,7 @@ class Torrents(_Section):
     stall_s: float = Field(600.0, gt=0)
     stalled_max_s: float = Field(2_592_000.0, gt=0)
     attempts: int = Field(10, ge=1, le=1_000)
+    register_attempts: int = Field(1_500, ge=1, le=1_000_000)
     base_s: float = Field(5.0, gt=0)
     cap_s: float = Field(600.0, gt=0)
     removal: Literal["keep", "remove", "remove_with_files"] = "remove"

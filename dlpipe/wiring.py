@@ -288,6 +288,7 @@ def torrents(publisher: Callable[[], Publisher], messages: Messages) -> TorrentD
             removal=Removal(chosen.removal),
             sharing=Sharing(chosen.sharing),
             max_files=chosen.max_files,
+            register_attempts=chosen.register_attempts,
         ),
     )
 

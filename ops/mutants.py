@@ -28,6 +28,9 @@ if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
 from ops.mutants_planted import MUTANTS, Mutant  # noqa: E402
+from ops.mutants_waits import WAITS  # noqa: E402
+
+ALL = (*MUTANTS, *WAITS)
 
 _COPIED = ("dlpipe", "tests", "ops", "docs", "pyproject.toml", "celeryconfig.py", "Makefile", "README.md")
 _TIMEOUT_S = 240
@@ -116,7 +119,7 @@ def main() -> int:
     parser.add_argument("--write", type=Path, help="also write the table into this page, below its marker")
     parser.add_argument("--unsound", action="store_true", help="do not run the tests on the unbroken package first")
     options = parser.parse_args()
-    chosen = [mutant for mutant in MUTANTS if options.only in mutant.name]
+    chosen = [mutant for mutant in ALL if options.only in mutant.name]
     for mutant in chosen:
         mutated(mutant)
     began = time.monotonic()

@@ -349,8 +349,8 @@ MUTANTS = (
     ),
     Mutant(
         "postponed-uses-an-attempt", "a full disk uses up the attempts of a job", "dlpipe/core/recovery.py",
-        "failure.message, debug_id, after_s, False, keeps, put_off)",
-        "failure.message, debug_id, after_s, True, keeps, put_off)",
+        "failure.message, debug_id, after_s, False, keeps, failure.anew)",
+        "failure.message, debug_id, after_s, True, keeps, failure.anew)",
         ("tests/unit/core/test_recovery.py",),
     ),
     # ── files ──

@@ -106,6 +106,7 @@ def test_the_wait_for_room_begins_anew_once_there_was_some(bench: Bench, anew: b
 def test_a_job_that_is_handed_back_again_and_again_waits_as_well(bench: Bench) -> None:
     job_id = bench.job()
     assert hand_back(bench, bench.hold("head", job_id))
+    assert bench.row(job_id)["postponed_since"] is not None
     bench.set(job_id, postponed_since=after(-3600.0))
     job = bench.hold("head", job_id, run=2)
     assert job.waited.put_off_s == AN_HOUR

@@ -26,7 +26,6 @@ class Admission:
         self._total: int | None = None
         self.first: quota.Decision | None = None
         """What it was let in by."""
-        self._had_room = False
 
     def hint(self, total: int | None) -> bool:
         """Ask by what HEAD declared, which may be wrong: it may put the job off, but only a GET may end it.
@@ -59,9 +58,8 @@ class Admission:
         self._since, self._looked = 0, deps.clock()
         decision = quota.admit(room.free, reserved, need, policy.margin, policy.floor_bytes)
         if not decision.admitted:
-            raise decision.refusal(anew=self._had_room)
+            raise decision.refusal(anew=total is not None and total == self._total)
         self.first, self._total = self.first or decision, total
-        self._had_room = total is not None  # one without a length is let in for its next bytes alone
 
     def count(self, size: int, total: int | None) -> None:
         """Note that so many bytes came, and look again now and then."""

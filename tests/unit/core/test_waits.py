@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from dlpipe.core.errors import Postponed
@@ -12,6 +14,7 @@ from dlpipe.core.waits import Waited, final_code, given_up, left_s
 from tests.waits import postponed_codes
 
 POLICY = RetryPolicy()
+OPERATIONS = Path(__file__).parents[3] / "docs" / "operations.md"
 DAY = 86_400.0
 
 
@@ -27,6 +30,11 @@ def test_a_wait_ends_whatever_the_job_is_put_off_for(code: str) -> None:
     ends = after_failure(later(code), State.LEASED, 0, "d", 0.5, POLICY, Waited(7 * DAY + 1))
     assert (ends.code, ends.due_after_s) == (final_code(code), None)
     assert "7.0 days" in ends.message
+
+
+def test_the_table_of_waits_in_the_docs_has_every_code() -> None:
+    table = OPERATIONS.read_text(encoding="utf-8").partition("## What a job may wait for")[2]
+    assert [code for code in postponed_codes() if f"`{code}`" not in table] == []
 
 
 @pytest.mark.parametrize(

@@ -306,3 +306,21 @@ def test_the_day_begins_anew_when_room_that_was_there_is_taken_by_others(world: 
     world.source.script(URL, Says(body=[BODY[:MIB], others_fill_it, BODY[MIB : 2 * MIB], BODY[2 * MIB :]]))
     world.drive()
     refused(world, job)
+
+
+@pytest.mark.parametrize("declared", [str(150 * MIB), None], ids=["another length", "none"])
+def test_the_day_goes_on_where_head_alone_declared_what_there_was_room_for(
+    world: World, volume: Volume, declared: str | None
+) -> None:
+    """Else HEAD would say at each run what fits, and the job would wait for room for a week."""
+    volume.free = 2 * MIB
+    world.source.put(URL, BODY, head_length=MIB)
+    for _ in range(2):
+        length = {"Content-Length": declared} if declared else {}
+        without = () if declared else ("Content-Length",)
+        world.source.script(URL, Says(headers=length, without=without))
+    job = world.fetch(URL)
+    refused(world, job)
+    waited_for_room(world, job, DAY + 1.0)
+    world.drive()
+    failed(world, job, "it has waited for room for 24.0 hours")
