@@ -207,8 +207,8 @@ MUTANTS = (
     ),
     Mutant(
         "handed-back-by-fence-alone", "who guesses a fence gives back somebody else's claim", _JOBS,
-        ".where(_T.lease_owner == _MY_TOKEN).values(**IDLE",
-        '.where(sa.func.coalesce(_MY_TOKEN, "").is_not(None)).values(**IDLE',
+        ".where(_T.lease_owner == _MY_TOKEN)",
+        '.where(sa.func.coalesce(_MY_TOKEN, "").is_not(None))',
         (_ENDINGS, "-k", "handed_back and sqlite"),
     ),
     Mutant(
@@ -478,8 +478,8 @@ MUTANTS = (
     ),
     Mutant(
         "later-holder-robbed", "an earlier holder takes the part from a later one", _PART_FILE,
-        "        if side.fence >= self._fence:\n            raise LeaseLost(",
-        "        if False:\n            raise LeaseLost(",
+        "        if side.fence >= self._fence:\n            raise Overtaken(",
+        "        if False:\n            raise Overtaken(",
         ("tests/contract/test_staging.py",),
     ),
     Mutant(

@@ -13,7 +13,7 @@ from pathlib import PurePosixPath
 
 from dlpipe.core import keys
 from dlpipe.core.crash import crash_point
-from dlpipe.core.downloads import FileRow
+from dlpipe.core.downloads import FileRow, Followed
 from dlpipe.core.errors import (
     DlpipeError,
     LeaseBusy,
