@@ -161,7 +161,7 @@ def _wanted(standing: Standing, around: Surroundings, aim: str) -> Why:
     sent_s = None if standing.published_at is None else (at - standing.published_at).total_seconds()
     if sent_s is not None and view.due_at is None and around.node in (Stand.SILENT, Stand.GONE):
         what = f"Run {view.run} has come as far as {view.state}, and the node that has its bytes is not heard.{aim}"
-        return Why(Situation.NODE_SILENT, what, _NODE_SILENT)
+        return Why(Situation.NODE_SILENT, what, _NODE_SILENT.format(_span(around.retry.postpone_max_s)))
     if sent_s is not None and sent_s > around.lost_after_s:
         what = f"The job's message was sent {_span(sent_s)} ago and no worker has taken it: {_NO_WORKER}.{aim}"
         return Why(Situation.MESSAGE_LATE, what, "If the broker has lost it, reconcile sends it again by itself.")
@@ -184,8 +184,8 @@ def _wanted(standing: Standing, around: Surroundings, aim: str) -> Why:
 
 
 _NODE_SILENT = (
-    "It goes on when that node is back, or begins afresh elsewhere once it is taken for gone and another one takes "
-    "jobs (dlpipe nodes); dlpipe drain --now does not wait for that."
+    "It goes on when that node is back, or begins afresh elsewhere once it is taken for gone, after {} of silence at "
+    "the latest, and another one takes jobs (dlpipe nodes); dlpipe drain --now does not wait for that."
 )
 _NO_WORKER = "all of them are at work, or none runs (dlpipe status)"
 

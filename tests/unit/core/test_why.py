@@ -77,7 +77,7 @@ CASES: list[tuple[Situation, dict[str, Any], dict[str, Any], Surroundings, list[
     (Situation.NEXT_STAGE, {"run": 1, "state": State.HEAD_DONE, "due_at": None}, {"published_at": AGO}, FREE,
      ["Run 1 has come as far as HEAD_DONE", "free"]),
     *((Situation.NODE_SILENT, {"run": 1, "state": State.RESUME_OK, "due_at": None}, {"published_at": LONG_AGO},
-       replace(FREE, node=node), ["as far as RESUME_OK", "not heard", "dlpipe nodes"])
+       replace(FREE, node=node), ["RESUME_OK", "not heard", "7 days of silence at the latest", "dlpipe nodes"])
       for node in (Stand.SILENT, Stand.GONE)),
     (Situation.MESSAGE_LATE, {"run": 1, "state": State.RESUME_OK, "due_at": None}, {"published_at": LONG_AGO},
      replace(FREE, node=Stand.DRAINING), ["dlpipe status"]),
