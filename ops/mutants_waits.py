@@ -9,7 +9,7 @@ _ROOM = "dlpipe/pipeline/stages/room.py"
 _RUNNER = "dlpipe/pipeline/runner.py"
 _QUOTA_TEST = ("tests/unit/pipeline/test_quota.py", "--timeout", "60")
 _CLOCKS_TEST = ("tests/contract/test_waiting.py", "-k", "sqlite")
-_RUNNER_TEST = ("tests/unit/pipeline/test_runner_failures.py",)
+_RUNNER_TEST = ("tests/unit/pipeline/test_runner_stopped.py",)
 
 WAITS = (
     Mutant(
