@@ -57,6 +57,7 @@ class Lease(_Section):
 
     ttl_s: float = Field(120.0, gt=0, le=86_400)
     renew_s: float = Field(35.0, gt=0)
+    hold_max_s: float = Field(172_800.0, gt=0)
 
     @model_validator(mode="after")
     def _possible(self) -> Lease:
@@ -182,6 +183,7 @@ class Quota(_Section):
 
     floor_bytes: int = Field(256 << 20, ge=0)
     margin: float = Field(1.05, ge=1.0, le=10.0)
+    wait_max_s: float = Field(86_400.0, gt=0)
 
 
 class Database(_Section):
@@ -248,7 +250,9 @@ class Torrents(_Section):
     batch: int = Field(100, ge=1, le=1_000)
     grace_s: float = Field(60.0, ge=0)
     stall_s: float = Field(600.0, gt=0)
+    stalled_max_s: float = Field(2_592_000.0, gt=0)
     attempts: int = Field(10, ge=1, le=1_000)
+    register_attempts: int = Field(1_500, ge=1, le=1_000_000)
     base_s: float = Field(5.0, gt=0)
     cap_s: float = Field(600.0, gt=0)
     removal: Literal["keep", "remove", "remove_with_files"] = "remove"
@@ -336,6 +340,12 @@ class Settings(_Section):
     broker: Broker = Broker()
     redis: Redis = Redis()
     metrics: Metrics = Metrics()
+
+    @model_validator(mode="after")
+    def _held_long_enough(self) -> Settings:
+        if self.lease.hold_max_s <= self.stream.deadline_s:
+            raise ValueError("lease.hold_max_s must be more than stream.deadline_s, or a long download loses its lease")
+        return self
 
     @model_validator(mode="after")
     def _redis_for_leases(self) -> Settings:

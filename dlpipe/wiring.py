@@ -220,14 +220,17 @@ def blob_store(chosen: Settings) -> BlobStore:
 
 
 def policy(chosen: Settings) -> Policy:
+    retry = RetryPolicy(
+        max_attempts=chosen.retry.max_attempts,
+        base_s=chosen.retry.base_s,
+        cap_s=chosen.retry.cap_s,
+        server_cap_s=chosen.retry.server_cap_s,
+        postpone_max_s=chosen.retry.postpone_max_s,
+        room_max_s=chosen.quota.wait_max_s,
+    )
+    beat_s, gone_after_s = chosen.nodes.beat_s, chosen.nodes.gone_after_s
     return Policy(
-        retry=RetryPolicy(
-            max_attempts=chosen.retry.max_attempts,
-            base_s=chosen.retry.base_s,
-            cap_s=chosen.retry.cap_s,
-            server_cap_s=chosen.retry.server_cap_s,
-            postpone_max_s=chosen.retry.postpone_max_s,
-        ),
+        retry=retry,
         resume=ResumePolicy(enabled=chosen.stream.resume, prefix_bytes=chosen.stream.prefix_bytes),
         stream=StreamPolicy(**{one.name: getattr(chosen.stream, one.name) for one in fields(StreamPolicy)}),
         segments=SegmentPolicy(
@@ -251,7 +254,7 @@ def policy(chosen: Settings) -> Policy:
             part_age_s=chosen.heal.part_age_s,
             max_missing=chosen.heal.max_missing,
         ),
-        nodes=NodePolicy(chosen.own_node, chosen.nodes.beat_s, chosen.nodes.gone_after_s) if chosen.own_node else None,
+        nodes=NodePolicy(chosen.own_node, beat_s, gone_after_s, retry) if chosen.own_node else None,
     )
 
 
@@ -272,13 +275,14 @@ def torrents(publisher: Callable[[], Publisher], messages: Messages) -> TorrentD
         policy=DownloadPolicy(
             save_path=chosen.save_path,
             local_path=str((chosen.local_path or Path(chosen.save_path)).expanduser().absolute()),
-            watch=TorrentPolicy(chosen.grace_s, chosen.stall_s),
+            watch=TorrentPolicy(chosen.grace_s, chosen.stall_s, chosen.stalled_max_s),
             batch=chosen.batch,
             every_s=chosen.every_s,
             retry=RetryPolicy(max_attempts=chosen.attempts, base_s=chosen.base_s, cap_s=chosen.cap_s),
             removal=Removal(chosen.removal),
             sharing=Sharing(chosen.sharing),
             max_files=chosen.max_files,
+            register_attempts=chosen.register_attempts,
         ),
     )
 
@@ -459,7 +463,8 @@ def _leases() -> RedisLeases:
     def mirror(claims: Sequence[tuple[str, int]], ttl_s: float) -> set[str]:
         return settle(database(), lambda unit: unit.jobs.renew(claims, ttl_s))
 
-    return RedisLeases(redis_client(), ttl_s=chosen.lease.ttl_s, renew_s=chosen.lease.renew_s, mirror=mirror)
+    lease = chosen.lease
+    return RedisLeases(redis_client(), ttl_s=lease.ttl_s, renew_s=lease.renew_s, hold_s=lease.hold_max_s, mirror=mirror)
 
 
 @cache

@@ -195,8 +195,8 @@ PLANTED = (
     ),
     Mutant(
         "handed-back-by-fence-alone", "who guesses a fence gives back somebody else's claim", _JOBS,
-        ".where(_T.lease_owner == _MY_TOKEN).values(**IDLE",
-        '.where(sa.func.coalesce(_MY_TOKEN, "").is_not(None)).values(**IDLE',
+        ".where(_T.lease_owner == _MY_TOKEN)",
+        '.where(sa.func.coalesce(_MY_TOKEN, "").is_not(None))',
         (_ENDINGS, "-k", "handed_back and sqlite"),
     ),
     Mutant(
@@ -382,8 +382,8 @@ PLANTED = (
     ),
     Mutant(
         "postponed-uses-an-attempt", "a full disk uses up the attempts of a job", "dlpipe/core/recovery.py",
-        "failure.message, debug_id, after_s, False, keeps, put_off)",
-        "failure.message, debug_id, after_s, True, keeps, put_off)",
+        "failure.message, debug_id, after_s, False, keeps, failure.anew)",
+        "failure.message, debug_id, after_s, True, keeps, failure.anew)",
         ("tests/unit/core/test_recovery.py",),
     ),
     # ── files ──
@@ -511,8 +511,8 @@ PLANTED = (
     ),
     Mutant(
         "later-holder-robbed", "an earlier holder takes the part from a later one", _PART_FILE,
-        "        if side.fence >= self._fence:\n            raise LeaseLost(",
-        "        if False:\n            raise LeaseLost(",
+        "        if side.fence >= self._fence:\n            raise Overtaken(",
+        "        if False:\n            raise Overtaken(",
         ("tests/contract/test_staging.py",),
     ),
     Mutant(

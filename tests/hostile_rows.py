@@ -40,6 +40,7 @@ SHA256 = hashlib.sha256(FILE).hexdigest()
 CUT_OFF = whole(sends=CUT, then=Then.CLOSE)
 """A first answer with a strong ETag that leaves a part."""
 BLIND = head(status=405)
+NEVER = say(answer(200, FILE, ETAG, RANGES, f"Content-Length: {1 << 62}", length=False), Then.HANG)
 PDF = b"%PDF-1.7\n" + FILE
 LOGIN = b"\xef\xbb\xbf<!-- x -->\n<!DOCTYPE html><title>Log in</title>"
 
@@ -296,6 +297,9 @@ LATER = (
     ),
     held(47, "206 of 64 KiB each", part(at_most=64 << 10), Done(resumed=True)),
     Row(47, "drips its head", (say(b"HTTP/1.1 200 OK\r\nX: ", drip=b"y", every_s=0.005),), Waits("read_timeout"), net={"head_s": 0.3}),
+    Row(53, "more than the volume could hold", (NEVER,), Refused("quota_exceeded"), head=BLIND),
+    Row(53, "and HEAD says so too", (NEVER,), Refused("quota_exceeded"), head=head(ETAG, RANGES, f"Content-Length: {1 << 62}")),
+    Row(53, "by the word of HEAD alone", (whole(),), Done(), head=head(ETAG, RANGES, f"Content-Length: {1 << 62}")),
     Row(54, "200 with the full Content-Range", (whole(ETAG, FULL_RANGE),), Done()),
     Row(54, "200 with the full Content-Range, chunked", (chunked(ETAG, FULL_RANGE),), Done(), head=BLIND),
     Row(54, "200 with the full Content-Range, closed too early", (to_the_end(ETAG, FULL_RANGE, body=FILE[:CUT]),), Waits("body_short", part=True), head=BLIND),

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import re
 import threading
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
@@ -25,6 +26,8 @@ class File:
     """Send no byte beyond this one as long as the gate is shut."""
     mute: str | None = None
     """Answer nothing at all to this method as long as the gate is shut."""
+    declares: Mapping[str, int] = field(default_factory=dict)
+    """The length in the head of an answer, by method, where it is not the truth."""
     gate: threading.Event = field(default_factory=threading.Event)
 
     @property
@@ -63,9 +66,10 @@ class WebServer:
         bytes_per_s: float | None = None,
         hold_at: int | None = None,
         mute: str | None = None,
+        declares: Mapping[str, int] | None = None,
     ) -> str:
         """Serve these bytes under that path; answers the URL."""
-        self._files[path] = File(body, bytes_per_s=bytes_per_s, hold_at=hold_at, mute=mute)
+        self._files[path] = File(body, bytes_per_s=bytes_per_s, hold_at=hold_at, mute=mute, declares=declares or {})
         return self.url + path
 
     def drop(self, path: str) -> None:
@@ -144,7 +148,7 @@ class _Handler(BaseHTTPRequestHandler):
         start = self._start(file)
         served.status = 206 if start else 200
         self.send_response(served.status)
-        self.send_header("Content-Length", str(len(file.body) - start))
+        self.send_header("Content-Length", str(file.declares.get(self.command, len(file.body) - start)))
         self.send_header("Content-Type", file.content_type)
         self.send_header("ETag", file.etag)
         self.send_header("Accept-Ranges", "bytes")

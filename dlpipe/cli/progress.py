@@ -10,8 +10,8 @@ from typing import Any, Protocol
 
 from dlpipe.cli import output
 from dlpipe.core.model import JobView
-from dlpipe.core.recovery import PUT_OFF
 from dlpipe.core.urls import redact
+from dlpipe.core.waits import ASKED_BY_SERVERS
 from dlpipe.pipeline.deps import Deps
 
 SHOWN_JOBS = 8
@@ -58,7 +58,7 @@ class _Lines(_Silent):
     def going(self, view: JobView) -> None:
         """One line for each job and reason that it waits for, and for each time that its server puts it off."""
         until = waits_until(view)
-        told = (view.job_id, view.error_code, view.due_at if view.error_code in PUT_OFF else None)
+        told = (view.job_id, view.error_code, view.due_at if view.error_code in ASKED_BY_SERVERS else None)
         if until is None or told in self._told:
             return
         self._told.add(told)

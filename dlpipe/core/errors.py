@@ -116,6 +116,10 @@ class WorkerEnding(LeaseLost):
     code = "worker_ending"
 
 
+class Overtaken(LeaseLost):
+    """What lies in staging says that a later holder of this job works on it. Only the ledger can tell whether so."""
+
+
 class StageFailure(DlpipeError):
     """A stage could not do its work; the runner turns this into one guarded write."""
 
@@ -129,11 +133,14 @@ class Retryable(StageFailure):
 
 
 class Postponed(StageFailure):
-    """Not our turn yet: handed back until then, and no attempt is used up."""
+    """Not our turn yet: handed back until then, and no attempt is used up.
 
-    def __init__(self, message: str, *, code: str, after_s: float, hint: str = "") -> None:
+    `anew`: what it waits for was there in this very run, so the wait for it begins now.
+    """
+
+    def __init__(self, message: str, *, code: str, after_s: float, hint: str = "", anew: bool = False) -> None:
         super().__init__(message, code=code, hint=hint)
-        self.after_s = after_s
+        self.after_s, self.anew = after_s, anew
 
 
 class Permanent(StageFailure):

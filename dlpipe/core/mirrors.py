@@ -23,6 +23,8 @@ def is_from(urls: Sequence[str], held_of: str | None) -> bool:
 
 def may_help(failure: StageFailure) -> bool:
     """May another server do better? Not when the fault is on our side, or the file itself is unwanted."""
+    if isinstance(failure, Permanent) and failure.code == "quota_exceeded":
+        return True  # the length that no volume could hold was this server's word
     return failure.code not in _NOT_THE_SERVERS and not failure.code.startswith("store_")
 
 

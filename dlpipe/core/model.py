@@ -17,6 +17,7 @@ from dlpipe.core.layout import check_extension, check_id
 from dlpipe.core.states import Purpose, State, Status
 from dlpipe.core.torrents import DownloadStatus
 from dlpipe.core.urls import ParseUrl, PlannedUrl, plan_url
+from dlpipe.core.waits import Waited
 
 NO_JOB = "00000000-0000-0000-0000-000000000000"
 """Who brought bytes that were found in the store, and that no row knew."""
@@ -213,8 +214,8 @@ class ArtifactJob:
     request_id: str | None = None
     node: str | None = None
     """On whose disk its part is, where nodes share none."""
-    put_off_s: float = 0.0
-    """For how long the server has asked to come back later, as of the claim."""
+    waited: Waited = Waited()
+    """As of the claim."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,9 +5,12 @@ A node gives a sign of life as long as it takes from its queues, and the databas
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+
+from dlpipe.core.retries import RetryPolicy
 
 MISSED_BEATS = 3
 
@@ -19,6 +22,8 @@ class NodePolicy:
     name: str
     beat_s: float = 10.0
     gone_after_s: float = 120.0
+    retry: RetryPolicy = RetryPolicy()
+    """How long jobs wait for a node."""
 
     @property
     def fresh_s(self) -> float:
@@ -47,8 +52,11 @@ class Stand(StrEnum):
 def judge(node: Node, nodes: Iterable[Node], policy: NodePolicy) -> Stand:
     """Gone is only who was silent while another one, which could take its jobs, was heard all the time.
 
-    When nobody is heard it is the broker or the database that was away, and then nobody is gone.
+    When nobody is heard it is the broker or the database that was away, and then nobody is gone, but for one that was
+    silent for longer than any job may wait.
     """
+    if policy.retry.postpone_max_s < node.silent_s < math.inf:
+        return Stand.GONE
     if node.silent_s >= policy.gone_after_s and any(
         one.name != node.name
         and not one.drains

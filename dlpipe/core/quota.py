@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from dlpipe.core.errors import Postponed
+from dlpipe.core.errors import Permanent, Postponed
 
 QUOTA_AGAIN_S = 60.0
 _MIB = 1 << 20
@@ -27,6 +27,8 @@ class Room:
     volume: str
     free: int
     taken: int = 0
+    size: int = 1 << 62
+    """What it could hold if nothing else were on it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +42,8 @@ class Decision:
     margin: float
     floor: int
 
-    def refusal(self) -> Postponed:
+    def refusal(self, *, anew: bool = False) -> Postponed:
+        """`anew`: there was room for all of it, and others have taken it since."""
         missing = self.floor + math.ceil(self.need * self.margin) + self.reserved - self.free
         return Postponed(
             f"the store's volume has too little room: {_mib(self.free)} free, {_mib(self.reserved)} promised to "
@@ -48,6 +51,7 @@ class Decision:
             code="quota_exceeded",
             after_s=QUOTA_AGAIN_S,
             hint=f"Free {_mib(missing)}, or lower quota.floor_bytes; the job goes on by itself.",
+            anew=anew,
         )
 
 
@@ -60,6 +64,28 @@ def admit(free: int, reserved: int, need: int, margin: float, floor: int) -> Dec
     """Decide. What needs nothing new is never refused: to stop it would free nothing."""
     fits = need <= 0 or reserved <= headroom(free, need, margin, floor)
     return Decision(fits, free, reserved, need, margin, floor)
+
+
+def never_fits(room: Room, need: int, policy: QuotaPolicy) -> bool:
+    """Would it have too little room with nothing else on the volume, and nothing running?
+
+    A floor that is as large as the volume keeps out every file: then it is the setting that is to be mended.
+    """
+    return (
+        need > 0
+        and policy.floor_bytes < room.size
+        and headroom(room.size - room.taken, need, policy.margin, policy.floor_bytes) < 0
+    )
+
+
+def too_large_for(room: Room, need: int, policy: QuotaPolicy) -> Permanent:
+    takes, holds = math.ceil(need * policy.margin) + room.taken, max(0, room.size - policy.floor_bytes)
+    return Permanent(
+        f"the store's volume could never hold the file: it would take {_mib(takes)} or more, and with nothing else on "
+        f"it the volume has {_mib(holds)} for downloads",
+        code="quota_exceeded",
+        hint="Put store.root on a larger volume, or lower quota.floor_bytes and quota.margin; then dlpipe retry.",
+    )
 
 
 def need(total: int | None, taken: int, ahead: int) -> int:

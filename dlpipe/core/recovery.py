@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dlpipe.core import retries
+from dlpipe.core import retries, waits
 from dlpipe.core.errors import Permanent, Postponed, Retryable, StageFailure
 from dlpipe.core.model import Fault
 from dlpipe.core.retries import RetryPolicy
 from dlpipe.core.states import State, is_terminal, start_target
+from dlpipe.core.waits import NOT_WAITED, Waited
 
 ATTEMPTS_EXHAUSTED = "attempts_exhausted"
 
@@ -25,15 +26,11 @@ class FailureWrite:
     debug_id: str
     due_after_s: float | None
     uses_attempt: bool = True
+    """Of a wait that costs none it is counted how long the job has waited so."""
     keeps_state: bool = False
     """The file is in its place: the job waits where it is instead of going back to the start."""
-    put_off: bool = False
-    """The server asked for the wait: how long it does so is counted, from the first such wait on."""
-
-
-PUT_OFF = frozenset({"retry_after", "host_cooling_down"})
-"""Waits that a server asks for. All others say something about us, and end when we are well again."""
-POSTPONED_TOO_LONG = "postponed_too_long"
+    anew: bool = False
+    """What it waits for was there in this run: the wait for it begins now."""
 
 
 def after_failure(
@@ -43,20 +40,15 @@ def after_failure(
     debug_id: str,
     chance: float,
     policy: RetryPolicy,
-    put_off_s: float = 0.0,
+    waited: Waited = NOT_WAITED,
 ) -> FailureWrite:
-    """Decide between a wait that costs an attempt, one that does not, and the end.
-
-    `put_off_s`: for so long the server has put the job off already, without anything else coming of it.
-    """
+    """Decide between a wait that costs an attempt, one that does not, and the end."""
     keeps = start_target(state) is state and state is not State.LEASED
     match failure:
-        case Postponed(code=code) if code in PUT_OFF and put_off_s > policy.postpone_max_s:
-            message = f"for {put_off_s / 86_400:.1f} days the server has asked to be asked later; use another source"
-            return FailureWrite(POSTPONED_TOO_LONG, message, debug_id, None)
-        case Postponed(after_s=after_s):
-            put_off = failure.code in PUT_OFF
-            return FailureWrite(failure.code, failure.message, debug_id, after_s, False, keeps, put_off)
+        case Postponed(code=code, after_s=after_s):
+            if (end := waits.given_up(failure, waited, policy)) is not None:
+                return FailureWrite(end.code, end.message, debug_id, None)
+            return FailureWrite(code, failure.message, debug_id, after_s, False, keeps, failure.anew)
         case Retryable(after_s=asked) if attempts + 1 < policy.max_attempts:
             delay = retries.next_delay_s(attempts, chance, asked, policy)
             return FailureWrite(failure.code, failure.message, debug_id, delay, True, keeps)

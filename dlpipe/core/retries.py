@@ -16,7 +16,9 @@ class RetryPolicy:
     cap_s: float = 300.0
     server_cap_s: float = 3600.0
     postpone_max_s: float = 604_800.0
-    """For so long a server may put a job off, which costs no attempts, before the job has failed."""
+    """For so long in all a job may be put off, which costs no attempts, before it has failed."""
+    room_max_s: float = 86_400.0
+    """For so long it may wait for room on the store's volume."""
 
 
 def backoff_s(attempt: int, chance: float, policy: RetryPolicy) -> float:

@@ -94,6 +94,7 @@ def origins(target: DownloadStatus) -> frozenset[DownloadStatus]:
 MISSING_EXTERNAL_JOB = "missing_external_job"
 MISSING_FILES = "missing_files"
 TORRENT_ERROR = "torrent_error"
+TORRENT_STALLED = "torrent_stalled"
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,6 +209,8 @@ class TorrentPolicy:
     """How long a torrent may be absent from a client that answers."""
     stall_s: float = 600.0
     """After how long without a byte people are told."""
+    stalled_max_s: float = 2_592_000.0
+    """After how long without a byte the download has failed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,6 +296,9 @@ def _present(
             return (Begin(), Complete()) if queued else (Complete(),)
         case Seen.DOWNLOADING | Seen.WAITING:
             begun: tuple[Change, ...] = (Begin(),) if queued else ()
-            if movement is not None and now - movement.since >= timedelta(seconds=policy.stall_s):
+            still = now - movement.since if movement is not None else timedelta()
+            if movement is not None and still >= timedelta(seconds=policy.stalled_max_s):
+                return (*begun, Fail(TORRENT_STALLED, f"no byte of the torrent has come for {still.days} days"))
+            if movement is not None and still >= timedelta(seconds=policy.stall_s):
                 return (*begun, Stalled(movement.since))
             return begun

@@ -6,14 +6,16 @@ It tells and decides nothing. What it says of the future is what dispatch, the s
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import StrEnum
 
+from dlpipe.core import waits
 from dlpipe.core.model import JobView
 from dlpipe.core.nodes import Stand
-from dlpipe.core.recovery import PUT_OFF
+from dlpipe.core.retries import RetryPolicy
 from dlpipe.core.states import Purpose, Status
 from dlpipe.core.torrents import DownloadStatus
+from dlpipe.core.waits import Waited
 
 
 class Situation(StrEnum):
@@ -47,13 +49,14 @@ class Standing:
     at: datetime
     published_at: datetime | None = None
     lease_until: datetime | None = None
+    waited: Waited = Waited()
 
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
     """What else bears on it: the bounds that hold, who fills them, and how far the bytes are."""
 
-    max_attempts: int = 5
+    retry: RetryPolicy = RetryPolicy()
     lost_after_s: float = 20.0
     host_full: bool = False
     window_full: bool = False
@@ -98,6 +101,7 @@ POSTPONED = {
     "store_clock": "the clocks of the object store and of the worker differed too much",
     "store_credentials": "there were no credentials for the object store",
     "part_busy": "another job is fetching the same address",
+    "node_takes_none": "no node takes jobs at the moment",
 }
 """The reasons for which a job is handed back without using up an attempt."""
 
@@ -160,11 +164,11 @@ def _wanted(standing: Standing, around: Surroundings, aim: str) -> Why:
     if standing.lease_until is not None:
         return _held(standing, around, aim)
     if view.due_at is not None and view.due_at > at:
-        return _waits(view, around, aim)
+        return _waits(standing, around, aim)
     sent_s = None if standing.published_at is None else (at - standing.published_at).total_seconds()
     if sent_s is not None and view.due_at is None and around.node in (Stand.SILENT, Stand.GONE):
         what = f"Run {view.run} has come as far as {view.state}, and the node that has its bytes is not heard.{aim}"
-        return Why(Situation.NODE_SILENT, what, _NODE_SILENT)
+        return Why(Situation.NODE_SILENT, what, _NODE_SILENT.format(_span(around.retry.postpone_max_s)))
     if sent_s is not None and sent_s > around.lost_after_s:
         what = f"The job's message was sent {_span(sent_s)} ago and no worker has taken it: {_NO_WORKER}.{aim}"
         return Why(Situation.MESSAGE_LATE, what, "If the broker has lost it, reconcile sends it again by itself.")
@@ -187,8 +191,8 @@ def _wanted(standing: Standing, around: Surroundings, aim: str) -> Why:
 
 
 _NODE_SILENT = (
-    "It goes on when that node is back, or begins afresh elsewhere once it is taken for gone and another one takes "
-    "jobs (dlpipe nodes); dlpipe drain --now does not wait for that."
+    "It goes on when that node is back, or begins afresh elsewhere once it is taken for gone, after {} of silence at "
+    "the latest, and another one takes jobs (dlpipe nodes); dlpipe drain --now does not wait for that."
 )
 _NO_WORKER = "all of them are at work, or none runs (dlpipe status)"
 
@@ -202,7 +206,7 @@ def _held(standing: Standing, around: Surroundings, aim: str) -> Why:
     if left_s <= 0:
         silent = f"has given no sign for {_span(-left_s)}"
         what = f"The worker that had the job in run {view.run}, at {view.state}, {silent}.{aim}"
-        used_up = view.attempts + 1 >= around.max_attempts
+        used_up = view.attempts + 1 >= around.retry.max_attempts
         last = "its attempts are used up then" if used_up else "its next run goes on from the bytes that are there"
         return Why(Situation.HOLDER_GONE, what, f"Reconcile takes it back when Redis has forgotten him, too; {last}.")
     done = ""
@@ -215,11 +219,14 @@ def _held(standing: Standing, around: Surroundings, aim: str) -> Why:
     return Why(Situation.RUNNING, what, "When this stage is recorded the next one follows; nothing is to be done.")
 
 
-def _waits(view: JobView, around: Surroundings, aim: str) -> Why:
-    return replace(_put_off(view, around, aim), code=view.error_code, origin=around.origin or None, until=view.due_at)
+def _waits(standing: Standing, around: Surroundings, aim: str) -> Why:
+    view = standing.view
+    put_off = _put_off(standing, around, aim)
+    return replace(put_off, code=view.error_code, origin=around.origin or None, until=view.due_at)
 
 
-def _put_off(view: JobView, around: Surroundings, aim: str) -> Why:
+def _put_off(standing: Standing, around: Surroundings, aim: str) -> Why:
+    view = standing.view
     when = _time(view.due_at)
     if view.error_code is None:
         what = f"The job is not to begin before {when}.{aim}"
@@ -227,12 +234,16 @@ def _put_off(view: JobView, around: Surroundings, aim: str) -> Why:
     if view.error_code in POSTPONED:
         reason = POSTPONED[view.error_code].format(host=around.origin or view.host)
         what = f"The job was put off until {when}, because {reason} [{view.error_code}].{aim}"
-        longer = " If the answer is the same then, the next wait is longer." if view.error_code in PUT_OFF else ""
-        return Why(Situation.POSTPONED, what, f"It is sent then by itself; no attempt was used up.{longer}")
-    what = (
-        f"Attempt {view.attempts} of {around.max_attempts} failed: {_error(view)}. The next one is due on {when}.{aim}"
-    )
-    left = around.max_attempts - view.attempts
+        left_s = waits.left_s(view.error_code, standing.waited, around.retry)
+        last = _time(standing.at + timedelta(seconds=max(0.0, left_s)))
+        end = f"should it have to wait on after {last}, it has failed [{waits.final_code(view.error_code)}]"
+        asked = view.error_code in waits.ASKED_BY_SERVERS
+        longer = " If the answer is the same then, the next wait is longer." if asked else ""
+        ahead = f"It is sent then by itself, and no attempt was used up; {end}.{longer}"
+        return Why(Situation.POSTPONED, what, ahead)
+    attempts = around.retry.max_attempts
+    what = f"Attempt {view.attempts} of {attempts} failed: {_error(view)}. The next one is due on {when}.{aim}"
+    left = attempts - view.attempts
     last = "it is the last one" if left <= 1 else f"{left} are left"
     return Why(Situation.WAITS_FOR_RETRY, what, f"It is sent then by itself, and goes on from the bytes there; {last}.")
 

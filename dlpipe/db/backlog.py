@@ -18,6 +18,7 @@ from dlpipe.db.guards import FREE, IDLE, guarded, in_states, lease_free, mine, n
 from dlpipe.db.indexes import prefer_indexes
 from dlpipe.db.rows import JOB_COLUMNS, is_uuid, job_from
 from dlpipe.db.schema import LIVE, artifact_jobs, artifact_ops, jobs, purged_jobs
+from dlpipe.db.waiting import NOT_WAITING
 
 _T, _O = artifact_jobs.c, artifact_ops.c
 _CHUNK = 500
@@ -133,7 +134,7 @@ class SqlBacklog:
                 **IDLE,
                 due_at=now(),
                 attempts=0,
-                postponed_since=None,
+                **NOT_WAITING,
                 purpose=Purpose.REPAIR.value,
                 replay_from=None,
                 stood=sa.case((in_states(stay), _T.state), else_=None),

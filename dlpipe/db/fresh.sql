@@ -123,7 +123,7 @@ CREATE TABLE artifact_jobs (
 	expected_sha256 VARCHAR(64), 
 	expected_media_type VARCHAR(255), 
 	max_bytes BIGINT, 
-	mirrors JSON, tenant_id VARCHAR(64) DEFAULT '' NOT NULL, part VARCHAR(16), paused_at BIGINT, purpose VARCHAR(16) CONSTRAINT ck_artifact_jobs_purpose CHECK (purpose IN ('refresh','repair','replay')), replay_from VARCHAR(16) CONSTRAINT ck_artifact_jobs_replay_from CHECK (replay_from IN ('stream','finalize','index','dedupe')), stood VARCHAR(24) CONSTRAINT ck_artifact_jobs_stood CHECK (stood IN ('DEDUPED','SKIPPED_DUPLICATE')), withdrawn_run INTEGER, postponed_since BIGINT, 
+	mirrors JSON, tenant_id VARCHAR(64) DEFAULT '' NOT NULL, part VARCHAR(16), paused_at BIGINT, purpose VARCHAR(16) CONSTRAINT ck_artifact_jobs_purpose CHECK (purpose IN ('refresh','repair','replay')), replay_from VARCHAR(16) CONSTRAINT ck_artifact_jobs_replay_from CHECK (replay_from IN ('stream','finalize','index','dedupe')), stood VARCHAR(24) CONSTRAINT ck_artifact_jobs_stood CHECK (stood IN ('DEDUPED','SKIPPED_DUPLICATE')), withdrawn_run INTEGER, postponed_since BIGINT, room_since BIGINT, 
 	CONSTRAINT pk_artifact_jobs PRIMARY KEY (job_id), 
 	CONSTRAINT ck_artifact_jobs_state CHECK (state IN ('PLANNED','LEASED','HEAD_DONE','RESUME_OK','STREAMING','FINALIZED','INDEXED','DEDUPED','FAILED','SKIPPED_DUPLICATE','CANCELED')), 
 	CONSTRAINT ck_artifact_jobs_lease_pair CHECK ((lease_owner IS NULL) = (lease_until IS NULL)), 
@@ -320,6 +320,8 @@ CREATE TABLE schema_history (
 	CONSTRAINT pk_schema_history PRIMARY KEY (revision)
 );
 
-INSERT INTO "alembic_version" VALUES('0009');
+INSERT INTO "alembic_version" VALUES('0010');
 
 INSERT INTO "schema_history" VALUES('0009','0008',0);
+
+INSERT INTO "schema_history" VALUES('0010','0008',0);

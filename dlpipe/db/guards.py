@@ -21,6 +21,7 @@ from dlpipe.db.clock import now
 from dlpipe.db.inserts import own_values
 from dlpipe.db.ready import Ready
 from dlpipe.db.schema import artifact_jobs, jobs
+from dlpipe.db.waiting import NOT_WAITING
 
 _T = artifact_jobs.c
 FREE: Mapping[str, None] = {"lease_owner": None, "lease_until": None}
@@ -54,7 +55,7 @@ def entering(target: State) -> dict[str, Any]:
     if states.is_terminal(target, retry_due=False):
         values |= {"published_at": None, "purpose": None, "replay_from": None}
     if target not in states.can_go_back():
-        values |= {"stood": None, "postponed_since": None}  # from here on the run goes through, and asks no server
+        values |= {"stood": None, **NOT_WAITING}  # from here on the run goes through, and asks no server
     if not flow.needs_part(target):
         values["node"] = None
     return own_values(artifact_jobs, updated=True) | values

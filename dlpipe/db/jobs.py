@@ -16,13 +16,14 @@ import sqlalchemy as sa
 from sqlalchemy.sql.dml import ReturningUpdate
 
 from dlpipe.core import flow, states
+from dlpipe.core.errors import Postponed
 from dlpipe.core.flow import StageRow
 from dlpipe.core.model import ArtifactJob, JobSpec, PlanAnswer, Scope
 from dlpipe.core.nodes import NodePolicy
 from dlpipe.core.ports import Claim, Claimed, Past, Refused
-from dlpipe.core.recovery import FailureWrite
+from dlpipe.core.recovery import FailureWrite, after_failure
 from dlpipe.core.states import Moment, State, Status
-from dlpipe.db import backfill, planning
+from dlpipe.db import backfill, planning, waiting
 from dlpipe.db.clock import after, now
 from dlpipe.db.guards import (
     IDLE,
@@ -75,10 +76,7 @@ def _claim(stage: StageRow, *, here: bool = False) -> ReturningUpdate[Any]:
             state=sa.case(*cases, else_=_T.state) if cases else _T.state,
             lease_owner=token,
             lease_until=after(ttl_s),
-            # What a server asked for ended with the due time; since then we have kept the job waiting.
-            postponed_since=sa.case(
-                (_T.due_at < now(), now() - (_T.due_at - _T.postponed_since)), else_=_T.postponed_since
-            ),
+            **waiting.when_claimed(),
             due_at=None,
         )
         .returning(*_T, *owner, now().label("at"))
@@ -131,8 +129,17 @@ def _advanced(stage: str, target: State, dialect: str) -> tuple[Ready, ...]:
 _MY_TOKEN = sa.bindparam("my_token", type_=_T.lease_owner.type)
 # By the token as well: who claims onward and hears no answer hands back under a fence that may be somebody else's.
 _HANDED_BACK = (
-    guarded(states.sources(State.FAILED, Moment.FAIL)).where(_T.lease_owner == _MY_TOKEN).values(**IDLE, due_at=now())
+    guarded(states.sources(State.FAILED, Moment.FAIL))
+    .where(_T.lease_owner == _MY_TOKEN)
+    .values(**IDLE, due_at=now(), **waiting.WAITS)
 )
+
+
+def _node_takes_none(row: Any, here: NodePolicy) -> FailureWrite:
+    """What becomes of a job whose message came to a node that takes no jobs."""
+    message = f"no node that takes jobs has taken it; {here.name} does not"
+    failure = Postponed(message, code="node_takes_none", after_s=here.beat_s)
+    return after_failure(failure, State(row.state), row.attempts, "", 0.0, here.retry, waiting.waited(row))
 
 
 class SqlJobs:
@@ -164,16 +171,17 @@ class SqlJobs:
             return self._why_not(stage, job_id, run, here)
         if dialect != "postgresql" and row.state == State.LEASED.value:
             note(self._connection, job_id, **_BEGUN)
-        put_off_s = (row.at - row.postponed_since).total_seconds() if row.postponed_since is not None else 0.0
         scope = Scope(row.owners_tenant_id, row.owners_project_id)
         job = job_from(row, scope, request_id=row.owners_request_id, lease_live=True)
-        return Claimed(replace(job, put_off_s=put_off_s))
+        return Claimed(replace(job, waited=waiting.waited(row)))
 
     def _why_not(self, stage: StageRow, job_id: str, run: int, here: NodePolicy | None) -> Claim:
         row = self._connection.execute(
-            sa.select(_T.state, _T.run, _T.node, _T.due_at, _T.paused_at, lease_free().label("free")).where(
-                _T.job_id == job_id
-            )
+            sa.select(
+                *(_T.state, _T.run, _T.attempts, _T.node, _T.due_at, _T.paused_at, *waiting.CLOCKS),
+                lease_free().label("free"),
+                now().label("at"),
+            ).where(_T.job_id == job_id)
         ).first()
         if row is None:
             return Refused("unknown_job")
@@ -191,16 +199,22 @@ class SqlJobs:
         if here is not None and stage.staged and row.run == run and state in states.claimable(stage.name):
             if row.node is not None and row.node != here.name:
                 return Refused("other_node")
-            if row.node is None and self._pass_on(job_id, run, here.beat_s):
+            if row.node is None and self._pass_on(job_id, run, _node_takes_none(row, here)):
                 return Refused("node_takes_none")
         return Refused("out_of_order")
 
-    def _pass_on(self, job_id: str, run: int, after_s: float) -> bool:
+    def _pass_on(self, job_id: str, run: int, write: FailureWrite) -> bool:
         """Due again, for a node that takes jobs; in a while, as there may be none, and each run asks the server."""
+        ends = write.due_after_s is None
         passed = sa.update(artifact_jobs).where(
             _T.job_id == job_id, _T.run == run, _T.node.is_(None), _T.due_at.is_(None), _T.lease_owner.is_(None)
         )
-        return self._connection.execute(passed.values(fence=_T.fence + 1, **IDLE, due_at=after(after_s))).rowcount > 0
+        values = {**IDLE, **waiting.when_failed(write), "due_at": None if ends else after(write.due_after_s or 0.0)}
+        values |= {"state": State.FAILED.value} if ends else {}
+        if self._connection.execute(passed.values(fence=_T.fence + 1, **values)).rowcount == 0:
+            return False
+        note_error(self._connection, job_id, Status.FAILED if ends else None, write, ended=ends)
+        return True
 
     def advance(self, job: ArtifactJob, stage: StageRow, target: State) -> None:
         for statement in _advanced(stage.name, target, self._connection.dialect.name):
@@ -210,18 +224,13 @@ class SqlJobs:
     def fail(self, job: ArtifactJob, write: FailureWrite) -> None:
         waits = write.due_after_s is not None
         stays = waits and write.keeps_state
-        since: Any = _T.postponed_since
-        if write.put_off:
-            since = sa.func.coalesce(since, now())
-        elif write.due_after_s is not None:
-            since = after(write.due_after_s) - (now() - since)  # a wait that no server asked for is not counted
         allowed = states.sources(State.FAILED, Moment.FAIL)
         changed = guarded(allowed).values(
             state=_T.state if stays else State.FAILED.value,
             **IDLE,
             due_at=after(write.due_after_s) if write.due_after_s is not None else None,
             attempts=_T.attempts + (1 if write.uses_attempt else 0),
-            postponed_since=since,
+            **waiting.when_failed(write),
         )
         if self._connection.execute(changed, mine(job)).rowcount == 0:
             raise_why(self._connection, job, State.FAILED, allowed)

@@ -16,7 +16,7 @@ from dlpipe.core.telemetry import Told
 from dlpipe.core.top import Look
 from dlpipe.core.why import Standing
 from dlpipe.core.wishes import JobFilter, Tally, Wish
-from dlpipe.db import overview, purge, telemetry, views, wishes
+from dlpipe.db import overview, purge, telemetry, views, waiting, wishes
 from dlpipe.db.clock import now
 from dlpipe.db.faults import with_faults
 from dlpipe.db.ledger import BY_STAGE
@@ -93,11 +93,11 @@ class SqlOwned:
             return None
         # Of a download these are None: whose turn it is stands in its own row, and in the torrent client.
         row = self._connection.execute(
-            sa.select(now().label("at"), _T.published_at, _T.lease_until)
+            sa.select(now().label("at"), _T.published_at, _T.lease_until, *waiting.CLOCKS)
             .select_from(jobs.outerjoin(artifact_jobs, _T.job_id == _J.job_id))
             .where(_J.job_id == job_id)
         ).one()
-        return Standing(view, row.at, row.published_at, row.lease_until)
+        return Standing(view, row.at, row.published_at, row.lease_until, waiting.waited(row))
 
     def expired(self, only: PurgeFilter, limit: int, after: Expired | None = None) -> list[Expired]:
         return purge.expired(self._connection, self._scope, only, limit, after)

@@ -12,7 +12,7 @@ from sqlalchemy.dialects import postgresql
 
 from dlpipe.db.clock import Moment
 
-SCHEMA_VERSION = "0009"
+SCHEMA_VERSION = "0010"
 """The revision that this code works with: the head of migrations/."""
 
 metadata = sa.MetaData(
@@ -103,8 +103,9 @@ artifact_jobs = sa.Table(
     sa.Column("stood", sa.String(24)),
     # The last of its runs that was taken back after it had begun.
     sa.Column("withdrawn_run", sa.Integer),
-    # Since when servers have asked us to come back later, and nothing else came of it.
+    # Since when the job is put off, for whatever reasons; and since when for room on the store's volume.
     sa.Column("postponed_since", Moment),
+    sa.Column("room_since", Moment),
     sa.CheckConstraint("stood IN ('DEDUPED','SKIPPED_DUPLICATE')", name="stood"),
     sa.CheckConstraint(
         "state IN ('PLANNED','LEASED','HEAD_DONE','RESUME_OK','STREAMING','FINALIZED','INDEXED','DEDUPED',"

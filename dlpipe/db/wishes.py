@@ -16,6 +16,7 @@ from dlpipe.db.clock import now
 from dlpipe.db.guards import IDLE, NO_ERROR, in_states
 from dlpipe.db.rows import is_uuid
 from dlpipe.db.schema import artifact_jobs, artifact_ops, job_artifacts, jobs
+from dlpipe.db.waiting import NOT_WAITING
 
 _J, _T, _A, _O = jobs.c, artifact_jobs.c, job_artifacts.c, artifact_ops.c
 _ENDS = frozenset(state for state in State if states.is_terminal(state, retry_due=False))
@@ -88,7 +89,7 @@ _BACK: tuple[tuple[sa.ColumnElement[bool], dict[str, Any]], ...] = (
     ),
 )
 _AT_ITS_END = sa.or_(sa.and_(in_states(states.refreshable()), _T.due_at.is_(None)), FAILED_FOR_GOOD)
-_AGAIN: Mapping[str, Any] = {"due_at": now(), "attempts": 0, "published_at": None, "postponed_since": None}
+_AGAIN: Mapping[str, Any] = {"due_at": now(), "attempts": 0, "published_at": None, **NOT_WAITING}
 _FURTHER: Mapping[str, Any] = {
     **_AGAIN,
     "replay_from": None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import threading
 import time
@@ -35,13 +36,15 @@ class HeldLease:
         asked: float,
         clock: Clock,
         last: Callable[[], bool] = lambda: False,
+        hold_s: float = math.inf,
     ) -> None:
-        """`last`: is what is under way the last thing that this process does?"""
+        """`last`: is what is under way the last thing that this process does? `hold_s`: no longer than this in all."""
         self.job_id = job_id
         self.fence: int | None = None
         self._token = token
         self._ttl_s = ttl_s
         self._until = asked + ttl_s
+        self._ends = asked + hold_s
         self._clock = clock
         self._last = last
         self._lost: str | None = None
@@ -70,6 +73,9 @@ class HeldLease:
         # A process that was stopped comes here before its heartbeat: the deadline is looked at each time.
         if self._lost is None and self._clock() >= self._until:
             self.lose("it was not renewed in time")
+        elif self._lost is None and self._clock() >= self._ends:
+            # The heartbeat lives on beside work that hangs, and would keep the job from everybody for ever.
+            self.lose("it was held for longer than any job may take")
         return self._lost is not None
 
     def lose(self, reason: str) -> None:

@@ -66,8 +66,12 @@ class RedisLeases:
         mirror: Mirror | None = None,
         clock: Clock = boot_clock,
         is_dead: Callable[[str], bool] = process.is_dead,
+        hold_s: float = math.inf,
     ) -> None:
-        """Pass `owner` as a function where the process may fork later: the child then gets its own name."""
+        """Pass `owner` as a function where the process may fork later: the child then gets its own name.
+
+        `hold_s`: after so long a lease is lost, whatever its holder does.
+        """
         if not 0 < renew_s < ttl_s / 2 < math.inf:
             raise Misconfigured(
                 f"a lease of {ttl_s} s cannot be renewed every {renew_s} s",
@@ -79,6 +83,7 @@ class RedisLeases:
         self._ttl_s = ttl_s
         # Rounded up: the local end must never come after the one in Redis.
         self._ttl_ms = math.ceil(ttl_s * 1000)
+        self._hold_s = hold_s
         self._clock = clock
         self._is_dead = is_dead
         self._owed: dict[str, str] = {}
@@ -167,7 +172,7 @@ class RedisLeases:
             return self._acquire(job_id)
         if not ours:
             raise LeaseBusy(f"job {job_id} is held by another worker")
-        return HeldLease(job_id, token, self._ttl_s, asked, self._clock, lambda: self._ending)
+        return HeldLease(job_id, token, self._ttl_s, asked, self._clock, lambda: self._ending, self._hold_s)
 
     def _freed_of_the_dead(self, job_id: str) -> bool:
         """A holder that was killed after its last commit left only this key; nobody need wait for its end."""

@@ -7,20 +7,24 @@ A message is only a hint. The Redis lock decides who works; the fence in the row
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 
-from dlpipe.core import flow, keys, states
+from dlpipe.core import flow, keys, states, waits
 from dlpipe.core.about import about
 from dlpipe.core.crash import crash_point
 from dlpipe.core.errors import (
+    IllegalTransition,
     LeaseBusy,
     LeaseLost,
     LeaseUnavailable,
     LedgerUnavailable,
+    Overtaken,
+    Permanent,
     ResultUnreadable,
     Retryable,
     StageFailure,
+    WorkerEnding,
 )
 from dlpipe.core.flow import StageRow
 from dlpipe.core.model import ArtifactJob
@@ -223,10 +227,8 @@ def _carry_out(deps: Deps, row: StageRow, work: Work, further: Sequence[str], be
         if ended.next is not None:
             _is_claimed(ended.next[0])
         return ended
-    except LeaseLost:
-        for job in _under_either_fence(held[1].job):
-            _hand_back(deps, job)
-        raise
+    except LeaseLost as lost:
+        return _stopped(deps, *held, lost)
     except (LedgerUnavailable, LeaseUnavailable):
         raise
     except StageFailure as failure:
@@ -238,9 +240,32 @@ def _carry_out(deps: Deps, row: StageRow, work: Work, further: Sequence[str], be
         return _fail(deps, *held, surprise, debug_id)
 
 
+def _stopped(deps: Deps, row: StageRow, work: Work, lost: LeaseLost) -> Failed:
+    """Hand the job back and raise what stopped it; but a job may not be handed back for ever."""
+    failure = _no_further(deps, work, lost)
+    if failure is not None:
+        with suppress(LeaseLost, IllegalTransition):  # then it is true: a later fence is on the job
+            return _fail(deps, row, work, failure, deps.debug_id())
+    for job in _under_either_fence(work.job):
+        _hand_back(deps, job)
+    raise lost
+
+
+def _no_further(deps: Deps, work: Work, lost: LeaseLost) -> StageFailure | None:
+    """What a lost lease comes to if the row is ours all the same."""
+    if isinstance(lost, WorkerEnding):
+        return None
+    if isinstance(lost, Overtaken) and work.lease.may_go_on():
+        return Retryable("the part claims to be a later holder's, and the ledger knows of none", code="part_overtaken")
+    waited_s = work.job.waited.put_off_s
+    if waited_s > deps.policy.retry.postpone_max_s:
+        return Permanent(f"{lost.message} (given up: it was put off for {waits.span(waited_s)})", code=lost.code)
+    return None
+
+
 def _fail(deps: Deps, row: StageRow, work: Work, failure: StageFailure, debug_id: str) -> Failed:
     job = work.job
-    write = after_failure(failure, job.state, job.attempts, debug_id, deps.chance(), deps.policy.retry, job.put_off_s)
+    write = after_failure(failure, job.state, job.attempts, debug_id, deps.chance(), deps.policy.retry, job.waited)
 
     def record(unit: Unit) -> None:
         unit.jobs.fail(job, write)

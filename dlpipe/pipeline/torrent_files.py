@@ -13,7 +13,7 @@ from pathlib import PurePosixPath
 
 from dlpipe.core import keys
 from dlpipe.core.crash import crash_point
-from dlpipe.core.downloads import FileRow
+from dlpipe.core.downloads import FileRow, Followed
 from dlpipe.core.errors import (
     DlpipeError,
     LeaseBusy,
@@ -82,15 +82,24 @@ def _register(deps: TorrentDeps, job_id: str, lease: Lease) -> str:
         raise
     except (TorrentRefused, Permanent) as error:
         return fail(deps, found, error.code, error)
-    except (TorrentOutage, StageFailure) as error:
+    except TorrentOutage as error:
         return try_later(deps, found, error)
+    except StageFailure as error:
+        return _try_again(deps, found, error)
     except (LeaseUnavailable, DlpipeError):
         raise  # no ledger or no configuration: nothing could be noted either, and the work stays due
     except Exception as error:
         log.exception("job=%s an unexpected error while registering", job_id)
-        return try_later(deps, found, Retryable(f"an unexpected {type(error).__name__}", code="internal_error"))
+        return _try_again(deps, found, Retryable(f"an unexpected {type(error).__name__}", code="internal_error"))
     finally:
         deps.base.progress.clear(job_id)
+
+
+def _try_again(deps: TorrentDeps, found: Followed, error: StageFailure) -> str:
+    """Its bytes are safe where they are, so it is tried for days; but not for ever."""
+    if found.attempts + 1 >= deps.policy.register_attempts:
+        return fail(deps, found, error.code, error)
+    return try_later(deps, found, error)
 
 
 def _still_complete(deps: TorrentDeps, job: DownloadJob) -> Torrent | None:

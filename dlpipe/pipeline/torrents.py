@@ -65,6 +65,7 @@ class DownloadPolicy:
     resend_s: float = 60.0
     """After how long work that is due is sent again: its message may be lost."""
     max_files: int = 10_000
+    register_attempts: int = 1_500
 
     @property
     def gap_s(self) -> float:

@@ -20,7 +20,7 @@ def why(deps: Deps, scope: Scope, job_id: str, *, idle: bool = False) -> Why | N
         return None
     done, total = deps.progress.get([job_id]).get(job_id, (None, None))
     around = Surroundings(
-        max_attempts=policy.retry.max_attempts,
+        retry=policy.retry,
         lost_after_s=policy.lost_after_s,
         host_full=in_flight.get(standing.view.host or "", 0) >= policy.window_per_host,
         window_full=sum(in_flight.values()) >= policy.window,

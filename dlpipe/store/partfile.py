@@ -9,7 +9,7 @@ import uuid
 from contextlib import suppress
 
 from dlpipe.core.crash import crash_point
-from dlpipe.core.errors import LeaseLost, Postponed
+from dlpipe.core.errors import Overtaken, Postponed
 from dlpipe.core.remote import RemoteFacts
 from dlpipe.store.folders import disk_errors
 from dlpipe.store.sidecar import Checkpoint, Sidecar
@@ -58,7 +58,7 @@ class PartFile:
         crash_point("part.locked")
         side = self._read_side()
         if side is not None and side.job_id == self._job_id and side.fence > self._fence:
-            raise LeaseLost("a later holder of this job works on the part")
+            raise Overtaken("a later holder of this job works on the part")
         found = os.fstat(self._fd)
         self._sealed = found.st_nlink > 1 or not found.st_mode & stat.S_IWUSR
         if side is None or side.inode != found.st_ino:
@@ -79,7 +79,7 @@ class PartFile:
                 hint="Nothing to do: this job goes on when the other one is done.",
             )
         if side.fence >= self._fence:
-            raise LeaseLost("a later holder of this job works on the part")
+            raise Overtaken("a later holder of this job works on the part")
         self._unlink()
 
     def _open(self) -> tuple[int, bool]:
@@ -106,7 +106,7 @@ class PartFile:
 
     def _check_ours(self) -> None:
         if not self._is_at_name(self._fd):
-            raise LeaseLost("the part was taken over by a later holder of the job")
+            raise Overtaken("the part was taken over by a later holder of the job")
 
     def _replace(self) -> None:
         """Put an empty file in the part's place."""

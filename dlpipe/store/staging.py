@@ -85,7 +85,9 @@ class LocalStaging:
                 taken = os.stat(names[-1], dir_fd=tenant_folder, follow_symlinks=False).st_blocks * DISK_BLOCK_BYTES
         # Not the device number: two machines that share a volume each have their own for it.
         name = f"{volume.f_fsid:x}-{here.st_ino:x}{self._disk}"
-        return Room(name, volume.f_bavail * volume.f_frsize, taken)
+        # What only root may fill is of no use to us, be it empty or not.
+        size = volume.f_blocks - (volume.f_bfree - volume.f_bavail)
+        return Room(name, volume.f_bavail * volume.f_frsize, taken, size * volume.f_frsize)
 
     def walk(self, after: str, limit: int) -> Sequence[Staged]:
         return leftovers.walk(self._root, STAGING, self._within[1:], self._clock(), after, limit)

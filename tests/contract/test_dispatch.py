@@ -90,7 +90,7 @@ def test_the_highest_priority_goes_first_and_then_who_waits_longest(bench: Bench
 
 def test_jobs_that_no_server_has_put_off_go_before_those_that_one_has(bench: Bench) -> None:
     offender, first, second = (bench.job() for _ in range(3))
-    bench.fail(bench.hold("head", offender), FailureWrite("retry_after", "busy", "d", 120.0, False, put_off=True))
+    bench.fail(bench.hold("head", offender), FailureWrite("retry_after", "busy", "d", 120.0, False))
     bench.set(offender, due_at=after(-600.0))  # it waits longest
     bench.set(first, due_at=after(-60.0))
     bench.set(second, due_at=after(-1.0))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from datetime import timedelta
 from threading import Barrier
 
 import pytest
@@ -255,73 +254,3 @@ def test_a_long_message_is_kept_within_its_column(bench: Bench) -> None:
     job_id = bench.job()
     bench.fail(bench.hold("head", job_id), FailureWrite("c" * 64, "é" * 5000, "d", None))
     assert bench.view(job_id).error_message_safe == "é" * 1024
-
-
-# ── waits that a server asks for ──────────────────────────────────────────────────────────────────
-
-PUT_OFF = FailureWrite("retry_after", "later", "d", 0.0, uses_attempt=False, put_off=True)
-DAY = 86_400.0
-BUSY = FailureWrite("host_busy", "not now", "d", 0.0, uses_attempt=False)
-
-
-def put_off_since_an_hour(bench: Bench) -> str:
-    job_id = bench.job()
-    bench.fail(bench.hold("head", job_id), PUT_OFF)
-    bench.set(job_id, postponed_since=after(-3600.0))
-    return job_id
-
-
-def test_how_long_a_server_puts_a_job_off_is_counted_from_the_first_time_and_by_the_ledgers_clock(bench: Bench) -> None:
-    job_id = bench.job()
-    bench.fail(bench.hold("head", job_id), BUSY)
-    assert bench.row(job_id)["postponed_since"] is None
-    bench.fail(bench.hold("head", job_id, run=2), PUT_OFF)
-    first = bench.row(job_id)["postponed_since"]
-    assert first is not None
-    for run, write in ((3, PUT_OFF), (4, BUSY), (5, SOON)):
-        bench.fail(bench.hold("head", job_id, run=run), write)
-        assert abs(bench.row(job_id)["postponed_since"] - first) < timedelta(minutes=10)
-    bench.set(job_id, postponed_since=after(-3600.0))
-    assert 3000.0 < bench.hold("head", job_id, run=6).put_off_s < 4200.0
-
-
-def test_the_time_in_which_nobody_asked_the_server_is_not_counted(bench: Bench) -> None:
-    """A long line before its host, a pause, a scheduler that was off: none of that is the server's doing."""
-    job_id = bench.job()
-    bench.fail(bench.hold("head", job_id), PUT_OFF)
-    bench.set(job_id, postponed_since=after(-30 * DAY), due_at=after(-30 * DAY + 60.0))
-    assert 59.0 <= bench.hold("head", job_id, run=2).put_off_s < 600.0
-
-
-def test_the_waits_that_are_our_own_are_not_counted(bench: Bench) -> None:
-    job_id = put_off_since_an_hour(bench)
-    unmounted = FailureWrite("store_not_mounted", "not there", "d", 30 * DAY, uses_attempt=False)
-    bench.fail(bench.hold("head", job_id, run=2), unmounted)
-    since = bench.row(job_id)["postponed_since"]
-    bench.set(job_id, postponed_since=since - timedelta(days=30), due_at=after(0.0))  # as if they had passed
-    assert 3000.0 < bench.hold("head", job_id, run=3).put_off_s < 4200.0
-
-
-@pytest.mark.parametrize("stage", ["resume_decide", "stream"])
-def test_answers_to_head_do_not_end_the_count(bench: Bench, stage: str) -> None:
-    job_id = put_off_since_an_hour(bench)
-    for name, target in WAY:
-        job = bench.hold(name, job_id, run=2)
-        assert job.put_off_s > 3000.0
-        if name == stage:
-            return
-        bench.advance(job, name, target)
-
-
-def test_the_count_ends_with_the_file_in_its_place(bench: Bench) -> None:
-    job_id = bench.carry(put_off_since_an_hour(bench), S.FINALIZED, run=2)
-    assert bench.row(job_id)["postponed_since"] is None
-
-
-@pytest.mark.parametrize("wish", ["retry", "refresh"])
-def test_the_count_begins_anew_when_its_owner_wants_another_try(bench: Bench, wish: str) -> None:
-    job_id = put_off_since_an_hour(bench)
-    bench.fail(bench.hold("head", job_id, run=2), FOR_GOOD)
-    with bench.database.write() as unit:
-        getattr(unit.owned(bench.scope(job_id)), wish)(job_id)
-    assert bench.hold("head", job_id, run=3).put_off_s == 0.0

@@ -12,7 +12,7 @@ from dlpipe.core.flow import Queue
 from dlpipe.core.layout import part_slug
 from dlpipe.core.nodes import Node, NodePolicy
 from dlpipe.core.ports import Claim, Claimed, Past, Refused
-from dlpipe.core.states import State
+from dlpipe.core.states import State, Status
 from dlpipe.db.clock import after, now
 from dlpipe.db.schema import nodes
 from tests.ledgers import SOON, Bench
@@ -219,6 +219,20 @@ def test_a_node_that_takes_no_jobs_passes_them_on(bench: Bench, why: str) -> Non
     with bench.database.write() as unit:
         (hint,) = unit.backlog.take_due(9, 9, 9)
     assert (hint.job_id, hint.run, hint.node) == (job_id, 2, None)
+
+
+def test_a_job_that_no_node_takes_has_failed_in_the_end(bench: Bench) -> None:
+    job_id, week = bench.job(), B.retry.postpone_max_s
+    for run, waited_s in enumerate((0.0, week - 600.0, week + 1.0), start=1):
+        bench.set(job_id, due_at=after(0.0), postponed_since=after(-waited_s) if waited_s else None)
+        bench.advance(bench.hold("head", job_id, run=run), "head", S.HEAD_DONE)
+        assert claim(bench, "resume_decide", job_id, B, run) == Refused("node_takes_none")
+        view, row = bench.view(job_id), bench.row(job_id)
+        assert (view.error_code, row["attempts"]) == ("node_takes_none", 0)
+        assert (row["postponed_since"] is not None, row["lease_owner"]) == (True, None)
+        ended = waited_s > week
+        assert (view.status is Status.FAILED, row["state"] == S.FAILED, row["due_at"] is None) == (ended,) * 3
+    assert "7.0 days" in (bench.view(job_id).error_message_safe or "")
 
 
 def test_a_drained_node_carries_its_own_jobs_to_their_end(bench: Bench) -> None:

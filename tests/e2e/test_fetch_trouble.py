@@ -63,6 +63,27 @@ def test_a_folder_that_cannot_be_made_is_wrong_use_before_anything_is_planned(
     assert web.log == []
 
 
+NEVER = 1 << 62
+
+
+def test_a_length_that_no_volume_could_hold_fails_alone_and_the_fetch_returns(command: Command, web: WebServer) -> None:
+    bad = [
+        web.put("/never.bin", BODY, declares={"HEAD": NEVER, "GET": NEVER}),
+        web.put("/surprise.bin", BODY, declares={"GET": NEVER}),
+    ]
+    good = [web.put(f"/good{n}.bin", BODY + bytes([n])) for n in range(5)]
+    good.append(web.put("/hint.bin", BODY, declares={"HEAD": NEVER}))  # HEAD alone proves nothing
+    ran = command.run("fetch", *bad, *good, "--json")
+    assert ran.code == 1, ran.err
+    assert {record["url"]: (record["status"], record["error_code"]) for record in ran.records} == {
+        **dict.fromkeys(bad, ("failed", "quota_exceeded")),
+        **dict.fromkeys(good, ("completed", None)),
+    }
+    assert ran.err.count("could never hold the file") == len(bad)
+    assert [len(web.gets(f"/{name}.bin")) for name in ("never", "surprise")] == [1, 1]
+    assert list((command.home / "store" / ".staging").rglob("*.part")) == []
+
+
 def test_one_file_that_cannot_be_placed_keeps_its_status_and_is_told(
     command: Command, web: WebServer, tmp_path: Path
 ) -> None:

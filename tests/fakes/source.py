@@ -24,6 +24,8 @@ class Page:
     content_type: str | None = "application/octet-stream"
     head: bool = True
     """Whether HEAD is answered; None otherwise."""
+    head_length: int | None = None
+    """What HEAD declares, where that is not the truth."""
     chunk: int = 1 << 16
 
 
@@ -115,7 +117,7 @@ class FakeSource:
             raise Permanent("the server answered 404", code="http_404")
         if not page.head:
             return None
-        return ranges.facts(200, Headers(_headers(page, len(page.body)).items()), _digest(url))
+        return ranges.facts(200, Headers(_headers(page, page.head_length or len(page.body)).items()), _digest(url))
 
     def unchanged(self, url: str, etag: str | None, last_modified: str | None, *, tenant: str) -> bool | None:
         condition = revalidation.condition(etag, last_modified)

@@ -75,7 +75,7 @@ class Fetch:
                     return
             self._from_any()
         except StageFailure as failure:
-            if failure.code in _WORTHLESS:
+            if _is_worthless(failure):
                 self._part.remove()
             else:
                 self._vouch()
@@ -105,7 +105,7 @@ class Fetch:
                 if len(urls) == 1 or not mirrors.may_help(failure):
                     raise
                 failures.append(failure)
-                if failure.code in _WORTHLESS:
+                if _is_worthless(failure):
                     self._part.rewind(0)
                 else:
                     self._part.flush()
@@ -145,7 +145,8 @@ class Fetch:
             return False
         if self._restarts or self._afresh or self._resume_is_off():
             return False
-        self._bodies.check_size(remote.content_length or 0)
+        if self._max_bytes is not None and (remote.content_length or 0) > self._max_bytes:
+            return False  # HEAD is a hint: the answer to GET decides whether the file is too large
         if not elsewhere:
             self._begun_at = self._url
         self._in_pieces = True
@@ -318,3 +319,8 @@ class Fetch:
 
 _WORTHLESS = frozenset({"too_large", "media_type_mismatch", "sha256_mismatch", "digest_mismatch"})
 """Failures after which the bytes are of no use to a later run."""
+
+
+def _is_worthless(failure: StageFailure) -> bool:
+    never_fits = isinstance(failure, Permanent) and failure.code == "quota_exceeded"
+    return never_fits or failure.code in _WORTHLESS

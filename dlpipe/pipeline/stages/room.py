@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from types import TracebackType
 
-from dlpipe.core import quota
+from dlpipe.core import quota, waits
+from dlpipe.core.errors import Permanent, Postponed
 from dlpipe.core.model import ArtifactJob
 from dlpipe.pipeline.deps import Deps
 
@@ -26,20 +27,38 @@ class Admission:
         self.first: quota.Decision | None = None
         """What it was let in by."""
 
+    def hint(self, total: int | None) -> bool:
+        """Ask by what HEAD declared, which may be wrong: it may put the job off, but only a GET may end it.
+
+        False: there is no room for that size, and the job would end; the length that the GET declares decides.
+        """
+        retry, waited = self._deps.policy.retry, self._job.waited
+        try:
+            self.ask(total)
+        except Permanent:
+            return False
+        except Postponed as refusal:
+            if waits.given_up(refusal, waited, retry) is None:
+                raise
+            return False
+        return True
+
     def ask(self, total: int | None) -> None:
-        """Postponed when the volume has no room for the rest of a file of that size."""
+        """Postponed when the volume has no room for the rest of a file of that size, Permanent when it never will."""
         if self.first is not None and total is not None and total == self._total and not self._since:
             return  # that room is promised to it already
         deps, policy = self._deps, self._deps.policy.quota
         room = deps.staging.room(self._job.scope.tenant_id, self._job.canonical_url)
         need = quota.need(total, room.taken, LOOK_EVERY_BYTES)
+        if quota.never_fits(room, need, policy):
+            raise quota.too_large_for(room, need, policy)
         spare = quota.headroom(room.free, need, policy.margin, policy.floor_bytes) if need else _ALWAYS
         reserved = deps.reservations.reserve(room.volume, self._job.job_id, need, spare)
         self._volume = room.volume
         self._since, self._looked = 0, deps.clock()
         decision = quota.admit(room.free, reserved, need, policy.margin, policy.floor_bytes)
         if not decision.admitted:
-            raise decision.refusal()
+            raise decision.refusal(anew=total is not None and total == self._total)
         self.first, self._total = self.first or decision, total
 
     def count(self, size: int, total: int | None) -> None:

@@ -126,13 +126,14 @@ class Segments:
         """
         total = remote.content_length
         assert total is not None  # noqa: S101 - segments.suits has seen to it
+        if not self._admission.hint(total):  # before anything is made that grows with what was declared
+            return False
         good = self._part.verify_pieces() if elsewhere else self._held_pieces(remote)
         overlap = self._deps.policy.stream.overlap_bytes
         spans = segments.missing(self._part.offset, total, good, self._policy.piece_bytes, overlap)
         self.held = self._part.offset + sum(end - start for start, end in good)
         if len(spans) < 2:
             return False
-        self._admission.ask(total)
         self._promised = self._job.expected_sha256 if elsewhere else None
         asking = Asking(url, remote, max_bytes, elsewhere, unproven=self._promised is not None)
         for some in (spans[:1], spans[1:]) if elsewhere else (spans,):

@@ -36,7 +36,7 @@ class Stream(Stage):
         with ExitStack() as stack:
             admission = stack.enter_context(Admission(self.deps, job))
             if told.decision != "complete":
-                admission.ask(in_run(work.results, OpType.HEAD, HeadResult).content_length)
+                admission.hint(in_run(work.results, OpType.HEAD, HeadResult).content_length)
             part = stack.enter_context(work.grip.part(job, until="finalize"))
             decided = self._as_it_is_now(work, part, told)
             fetch = Fetch(self.deps, work, part, admission)

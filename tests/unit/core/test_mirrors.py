@@ -34,6 +34,7 @@ def test_the_one_that_the_held_bytes_came_from_is_asked_first(held_of: str | Non
         (Postponed("", code="circuit_open", after_s=9.0), True),
         (Permanent("", code="too_large"), False),
         (Postponed("", code="quota_exceeded", after_s=9.0), False),
+        (Permanent("", code="quota_exceeded"), True),
         (Postponed("", code="no_space", after_s=9.0), False),
         (Permanent("", code="blocked_offline"), False),
         (Retryable("", code="store_io_error"), False),

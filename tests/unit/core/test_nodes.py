@@ -12,6 +12,7 @@ from dlpipe.core.states import State
 
 POLICY = NodePolicy("a", beat_s=10.0, gone_after_s=120.0)
 LONG = 10_000.0
+DAY = 86_400.0
 HEARD = Node("heard", silent_s=5.0, steady_s=LONG)
 LOST = Node("lost", silent_s=120.0, steady_s=LONG)
 
@@ -29,6 +30,9 @@ LOST = Node("lost", silent_s=120.0, steady_s=LONG)
         (replace(LOST, silent_s=float("inf")), [HEARD], Stand.GONE),  # of one queue there was never a sign
         (replace(LOST, silent_s=119.9), [HEARD], Stand.SILENT),  # not long enough
         (LOST, [], Stand.SILENT),  # there is nowhere else to go
+        (replace(LOST, silent_s=7 * DAY), [], Stand.SILENT),
+        (replace(LOST, silent_s=7 * DAY + 1), [], Stand.GONE),  # but no job waits for longer
+        (replace(LOST, silent_s=float("inf")), [], Stand.SILENT),  # it is only starting
         (LOST, [replace(LOST, name="other")], Stand.SILENT),  # nobody is heard: the broker or the database was away
         (LOST, [replace(HEARD, silent_s=30.0)], Stand.SILENT),
         (LOST, [replace(HEARD, steady_s=119.9)], Stand.SILENT),  # it was away itself not long ago

@@ -8,6 +8,7 @@ from dlpipe.core.errors import Permanent, Postponed, Retryable, StageFailure
 from dlpipe.core.recovery import ATTEMPTS_EXHAUSTED, FailureWrite, after_crash, after_failure
 from dlpipe.core.retries import RetryPolicy
 from dlpipe.core.states import State
+from dlpipe.core.waits import Waited
 
 POLICY = RetryPolicy(max_attempts=3, base_s=2.0, cap_s=300.0, server_cap_s=3600.0)
 KEEPS = {State.FINALIZED, State.INDEXED}
@@ -34,29 +35,17 @@ def test_a_server_that_asks_for_time_is_given_it() -> None:
     assert decided(Retryable("busy", code="http_429", after_s=90.0)).due_after_s == 90.0
 
 
-DAY = 86_400.0
-
-
-@pytest.mark.parametrize("code", ["retry_after", "host_cooling_down"])
-def test_a_server_that_puts_a_job_off_again_and_again_loses_it_in_the_end(code: str) -> None:
-    failure = Postponed("later", code=code, after_s=7.0)
-    waits = after_failure(failure, State.LEASED, 0, "d", 0.5, POLICY, 7 * DAY)
-    assert waits == FailureWrite(code, "later", "d", 7.0, uses_attempt=False, put_off=True)
-    ends = after_failure(failure, State.LEASED, 0, "d", 0.5, POLICY, 7 * DAY + 1)
-    assert (ends.code, ends.due_after_s) == ("postponed_too_long", None)
-    assert "7.0 days" in ends.message
-
-
-@pytest.mark.parametrize("code", ["host_busy", "host_circuit_open", "part_busy", "no_space", "store_not_mounted"])
-def test_waits_for_which_no_server_asks_have_no_such_end(code: str) -> None:
-    write = after_failure(Postponed("not yet", code=code, after_s=7.0), State.LEASED, 0, "d", 0.5, POLICY, 700 * DAY)
-    assert write == FailureWrite(code, "not yet", "d", 7.0, uses_attempt=False)
-
-
 @pytest.mark.parametrize("attempts", [0, 2, 99])
 def test_a_postponed_job_waits_however_often_and_uses_no_attempt(attempts: int) -> None:
     write = decided(Postponed("not yet", code="part_busy", after_s=7.0), attempts)
     assert write == FailureWrite("part_busy", "not yet", "d", 7.0, uses_attempt=False, keeps_state=False)
+
+
+@pytest.mark.parametrize("anew", [False, True])
+def test_a_job_that_has_waited_too_long_ends_with_a_code_that_names_the_cause(anew: bool) -> None:
+    failure = Postponed("no room", code="quota_exceeded", after_s=7.0, anew=anew)
+    write = after_failure(failure, State.LEASED, 0, "d", 0.5, POLICY, Waited(room_s=POLICY.room_max_s + 1))
+    assert (write.code, write.due_after_s, write.anew) == ("quota_exceeded", 7.0 if anew else None, anew)
 
 
 @pytest.mark.parametrize("failure", [Permanent("gone", code="http_410"), StageFailure("odd", code="http_410")])

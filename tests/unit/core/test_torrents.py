@@ -208,7 +208,7 @@ def test_in_an_outage_nothing_is_believed_and_no_clock_runs(status: DownloadStat
 # Stalls, for people.
 
 
-def test_a_stall_is_told_by_bytes_and_never_fails_a_job() -> None:
+def test_a_stall_is_told_by_bytes_and_fails_no_job_for_a_month() -> None:
     watched = torrents.watch(None, torrent("downloading", 40), NOON)
     assert watched == Movement(40, NOON)
     # The words change, the bytes do not.
@@ -218,6 +218,11 @@ def test_a_stall_is_told_by_bytes_and_never_fails_a_job() -> None:
     assert decide(job(D), torrent("downloading", 40), False, late - TICK, POLICY, watched) == (Nothing(),)
     assert decide(job(D), torrent("downloading", 40), False, late, POLICY, watched) == (Stalled(NOON),)
     assert decide(job(Q), torrent("metaDL"), False, late, POLICY, watched) == (Begin(), Stalled(NOON))
+    month = NOON + timedelta(seconds=POLICY.stalled_max_s)
+    assert decide(job(D), torrent("stalledDL", 40), False, month - TICK, POLICY, watched) == (Stalled(NOON),)
+    (fail,) = decide(job(D), torrent("stalledDL", 40), False, month, POLICY, watched)
+    assert isinstance(fail, Fail)
+    assert (fail.code, fail.message) == ("torrent_stalled", "no byte of the torrent has come for 30 days")
 
 
 @pytest.mark.parametrize("name", ["queuedDL", "stoppedDL", "pausedDL", "checkingDL", "moving", "stalledUP", "error"])

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import ast
-from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-import dlpipe
-from dlpipe.core import stores
 from dlpipe.core.model import JobView, Scope
 from dlpipe.core.nodes import Stand
 from dlpipe.core.states import Purpose, State, Status, is_terminal, status_of
 from dlpipe.core.torrents import DownloadStatus
+from dlpipe.core.waits import Waited
 from dlpipe.core.why import POSTPONED, Situation, Standing, Surroundings, explain
+from tests.waits import postponed_codes
 
 ENDS = (Situation.COMPLETED, Situation.SKIPPED, Situation.FAILED, Situation.CANCELED)
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
@@ -30,7 +27,7 @@ JOB = JobView(
     error_debug_id=None, host="e.org",
 )  # fmt: skip
 ERROR = {"error_code": "http_503", "error_message_safe": "the server answered 503", "error_debug_id": "d1"}
-FREE = Surroundings(max_attempts=5)
+FREE = Surroundings()
 
 CASES: list[tuple[Situation, dict[str, Any], dict[str, Any], Surroundings, list[str]]] = [
     (Situation.COMPLETED, {"status": "completed", "completed_at": AGO, "artifacts": ("u1",)}, {}, FREE,
@@ -58,10 +55,12 @@ CASES: list[tuple[Situation, dict[str, Any], dict[str, Any], Surroundings, list[
     (Situation.NOT_BEFORE, {"due_at": SOON}, {}, FREE, ["not to begin before 2026-01-02 03:09:05 UTC", "by itself"]),
     (Situation.POSTPONED, {"due_at": SOON, **ERROR, "error_code": "host_circuit_open"}, {}, FREE,
      ["e.org has failed again and again", "no attempt was used up"]),
-    (Situation.POSTPONED, {"due_at": SOON, **ERROR, "error_code": "quota_exceeded"}, {}, FREE, ["too little room"]),
+    (Situation.POSTPONED, {"due_at": SOON, **ERROR, "error_code": "quota_exceeded"},
+     {"waited": Waited(2 * 3600.0, 3600.0)}, FREE,
+     ["too little room", "wait on after 2026-01-03 02:04:05 UTC, it has failed [quota_exceeded]"]),
     (Situation.POSTPONED, {"due_at": SOON, **ERROR, "error_code": "retry_after"}, {}, FREE,
      ["e.org answers that it is too busy for this address; its other files go on", "no attempt was used up",
-      "the next wait is longer"]),
+      "the next wait is longer", "wait on after 2026-01-09 03:04:05 UTC, it has failed [postponed_too_long]"]),
     (Situation.POSTPONED, {"due_at": SOON, **ERROR, "error_code": "host_cooling_down"}, {},
      replace(FREE, origin="https://e.org:8443"), ["https://e.org:8443 answers for several addresses", "is left alone"]),
     (Situation.WAITS_FOR_RETRY, {"due_at": SOON, "attempts": 2, "state": State.FAILED, **ERROR}, {}, FREE,
@@ -80,7 +79,7 @@ CASES: list[tuple[Situation, dict[str, Any], dict[str, Any], Surroundings, list[
     (Situation.NEXT_STAGE, {"run": 1, "state": State.HEAD_DONE, "due_at": None}, {"published_at": AGO}, FREE,
      ["Run 1 has come as far as HEAD_DONE", "free"]),
     *((Situation.NODE_SILENT, {"run": 1, "state": State.RESUME_OK, "due_at": None}, {"published_at": LONG_AGO},
-       replace(FREE, node=node), ["as far as RESUME_OK", "not heard", "dlpipe nodes"])
+       replace(FREE, node=node), ["RESUME_OK", "not heard", "7 days of silence at the latest", "dlpipe nodes"])
       for node in (Stand.SILENT, Stand.GONE)),
     (Situation.MESSAGE_LATE, {"run": 1, "state": State.RESUME_OK, "due_at": None}, {"published_at": LONG_AGO},
      replace(FREE, node=Stand.DRAINING), ["dlpipe status"]),
@@ -129,28 +128,9 @@ def test_where_nobody_works_nothing_is_promised(
 
 
 def test_every_wait_that_costs_no_attempt_has_its_reason() -> None:
-    raised = set(_postponed_codes())
+    raised = postponed_codes()
     assert {"retry_after", "host_busy", "part_busy", "no_space", "store_busy"} <= raised
     assert raised == set(POSTPONED)
-
-
-def _postponed_codes() -> Iterator[str]:
-    """The codes of all failures of this kind that the source makes."""
-    package = Path(dlpipe.__file__).parent
-    yield from (one.code for one in vars(stores).values() if isinstance(one, stores.Refused))
-    for file in package.rglob("*.py"):
-        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-            match node:
-                case ast.Call(func=ast.Name(id="Postponed"), keywords=keywords):
-                    given = [one.value for one in keywords if one.arg == "code"]
-                case ast.Call(func=ast.Name(id="_postponed"), args=[code, *_]):
-                    given = [code]
-                case ast.If(test=ast.Compare(left=ast.Name(id="code"), comparators=[code]), body=body):
-                    # What is looked up by what the system says, and handed back for one of the codes.
-                    given = [code] if "Postponed(" in ast.unparse(body[-1]) else []
-                case _:
-                    given = []
-            yield from (one.value for one in given if isinstance(one, ast.Constant) and isinstance(one.value, str))
 
 
 def test_a_later_run_is_not_said_to_be_the_one_that_was_canceled() -> None:

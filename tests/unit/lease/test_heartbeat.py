@@ -76,6 +76,20 @@ def is_lost(lease: HeldLease) -> bool:
 # ── the local deadline ──
 
 
+def test_a_lease_is_lost_after_the_longest_hold_however_well_it_is_renewed(world: World) -> None:
+    """The heartbeat of a process lives on beside work that hangs: else the job would be held for ever."""
+    lease = HeldLease("j", "t", TTL_S, world.now, world.clock, hold_s=250.0)
+    world.heartbeat.add(lease)
+    for world.now in (50.0, 100.0, 150.0, 200.0, 249.0):
+        assert world.heartbeat.beat()
+        assert not is_lost(lease)
+    world.now = 250.0
+    asked = len(world.extended)
+    world.heartbeat.beat()
+    assert is_lost(lease)
+    assert len(world.extended) == asked, "nothing of it is renewed any more"
+
+
 def test_a_process_stopped_past_the_ttl_notices_at_its_next_check(world: World) -> None:
     lease = world.lease()
     world.now = TTL_S - 0.001

@@ -8,10 +8,14 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 
 from dlpipe.core.errors import Retryable
 from dlpipe.core.quota import QuotaPolicy, Room
+from dlpipe.core.segments import SegmentPolicy
 from dlpipe.core.states import State, Status
+from dlpipe.db.clock import after, now
+from dlpipe.db.schema import artifact_jobs
 from dlpipe.pipeline.runner import Failed
 from dlpipe.store import LocalStaging
 from tests.fakes.source import Says
@@ -26,9 +30,10 @@ class Volume(LocalStaging):
     """A volume whose free space the test sets; what the part takes of it is real."""
 
     free = 100 * MIB
+    size = 200 * MIB
 
     def room(self, tenant: str, canonical_url: str) -> Room:
-        return replace(super().room(tenant, canonical_url), volume="v", free=self.free)
+        return replace(super().room(tenant, canonical_url), volume="v", free=self.free, size=self.size)
 
 
 @pytest.fixture(autouse=True)
@@ -194,3 +199,128 @@ def test_room_that_is_promised_already_is_not_asked_for_again(
     world.source.put(other, b"small too", head=False)  # what HEAD does not tell is asked for with the answer
     assert world.state(world.fetch(other)) is State.DEDUPED
     assert len(asked) == 2
+
+
+# ── every wait for room ends ──────────────────────────────────────────────────────────────────────
+
+NEVER = 1 << 62
+DAY = 86_400.0
+
+
+def failed(world: World, job: str, said: str) -> None:
+    view = world.view(job)
+    assert (view.status, view.error_code, view.due_at) == (Status.FAILED, "quota_exceeded", None)
+    assert said in (view.error_message_safe or "")
+    assert (world.staged(), world.reservations.held) == ([], {})
+
+
+@pytest.mark.parametrize("head", [True, False], ids=["HEAD says so too", "HEAD says nothing"])
+def test_a_file_that_the_volume_could_never_hold_ends_its_job_by_the_answer_to_get(
+    world: World, volume: Volume, head: bool
+) -> None:
+    volume.size = 2 * MIB
+    world.source.put(URL, BODY, head=head)
+    job = world.fetch(URL)
+    failed(world, job, "could never hold the file: it would take 3 MiB")
+    assert len(world.source.gets(URL)) == 1
+
+
+@pytest.mark.parametrize(("floor", "margin", "ok"), [(7, 1.0, True), (8, 1.0, False), (1, 4.0, False)])
+def test_floor_and_margin_count_against_what_the_volume_could_hold(
+    world: World, volume: Volume, floor: int, margin: float, ok: bool
+) -> None:
+    volume.size = 10 * MIB
+    world.policy(quota=QuotaPolicy(floor * MIB, margin))
+    assert (world.state(world.fetch(URL)) is State.DEDUPED) is ok
+
+
+def test_a_floor_that_is_larger_than_the_volume_is_no_fault_of_the_file(world: World, volume: Volume) -> None:
+    volume.size = 10 * MIB
+    world.policy(quota=QuotaPolicy(100 * MIB))
+    refused(world, world.fetch(URL))
+
+
+@pytest.mark.parametrize("segments", [1, 4])
+def test_a_length_that_head_alone_declares_never_ends_a_job(world: World, segments: int) -> None:
+    world.policy(segments=SegmentPolicy(segments, min_bytes=1, piece_bytes=MIB))
+    world.source.put(URL, BODY, head_length=NEVER)
+    assert world.state(world.fetch(URL)) is State.DEDUPED
+
+
+def test_another_source_is_asked_where_one_declares_more_than_the_volume_could_hold(world: World) -> None:
+    mirror = "http://mirror.example/a.bin"
+    world.source.put(mirror, BODY)
+    world.source.put(URL, BODY, head=False)
+    world.source.script(URL, Says(headers={"Content-Length": str(NEVER)}))
+    job = world.fetch(URL, mirrors=[mirror])
+    assert world.state(job) is State.DEDUPED
+
+
+def test_a_body_without_a_length_ends_its_job_when_it_has_filled_the_volume(world: World, volume: Volume) -> None:
+    volume.size = 80 * MIB
+    page = os.urandom(MIB)
+    world.source.put(URL, page, head=False)
+    world.source.script(URL, Says(body=[page] * 99, framing="chunked", without=("Content-Length",)))
+    failed(world, world.fetch(URL), "could never hold")
+
+
+def waited_for_room(world: World, job: str, seconds: float) -> None:
+    with world.database.engine.begin() as connection:
+        connection.execute(sa.update(artifact_jobs).values(room_since=after(-seconds), due_at=now()))
+
+
+def test_a_job_that_has_waited_a_day_for_room_has_failed(world: World, volume: Volume) -> None:
+    volume.free = 0
+    job = world.fetch(URL)
+    waited_for_room(world, job, DAY - 600.0)
+    world.drive()
+    refused(world, job)
+    assert world.source.gets(URL) == []
+    waited_for_room(world, job, DAY + 1.0)
+    world.drive()
+    failed(world, job, "it has waited for room for 24.0 hours")
+    assert len(world.source.gets(URL)) == 1  # not by the word of HEAD alone
+
+
+def test_a_job_that_has_waited_a_day_by_a_length_of_head_that_is_wrong_gets_its_file(
+    world: World, volume: Volume
+) -> None:
+    world.source.put(URL, BODY, head_length=150 * MIB)
+    job = world.fetch(URL)
+    refused(world, job)
+    waited_for_room(world, job, DAY + 1.0)
+    world.drive()
+    assert world.state(job) is State.DEDUPED
+
+
+def test_the_day_begins_anew_when_room_that_was_there_is_taken_by_others(world: World, volume: Volume) -> None:
+    volume.free = 0
+    job = world.fetch(URL)
+    waited_for_room(world, job, 2 * DAY)
+
+    def others_fill_it() -> None:
+        volume.free = 0
+        world.now += 11.0
+
+    volume.free = 100 * MIB
+    world.source.script(URL, Says(body=[BODY[:MIB], others_fill_it, BODY[MIB : 2 * MIB], BODY[2 * MIB :]]))
+    world.drive()
+    refused(world, job)
+
+
+@pytest.mark.parametrize("declared", [str(150 * MIB), None], ids=["another length", "none"])
+def test_the_day_goes_on_where_head_alone_declared_what_there_was_room_for(
+    world: World, volume: Volume, declared: str | None
+) -> None:
+    """Else HEAD would say at each run what fits, and the job would wait for room for a week."""
+    volume.free = 2 * MIB
+    world.source.put(URL, BODY, head_length=MIB)
+    for _ in range(2):
+        length = {"Content-Length": declared} if declared else {}
+        without = () if declared else ("Content-Length",)
+        world.source.script(URL, Says(headers=length, without=without))
+    job = world.fetch(URL)
+    refused(world, job)
+    waited_for_room(world, job, DAY + 1.0)
+    world.drive()
+    failed(world, job, "it has waited for room for 24.0 hours")

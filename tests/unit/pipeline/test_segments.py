@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dlpipe.core.errors import Permanent, Postponed, Retryable, StageFailure
+from dlpipe.core.remote import RemoteFacts
 from dlpipe.core.segments import SegmentPolicy
 from dlpipe.core.states import State
 from dlpipe.pipeline import wishes
@@ -270,7 +271,8 @@ def test_the_media_type_is_looked_at_as_soon_as_the_front_is_there(world: World)
 
 def test_a_file_over_the_limit_is_not_begun(world: World) -> None:
     job = world.fetch(URL, max_bytes=len(BODY) - 1)
-    assert (world.view(job).error_code, ranges_asked(world)) == ("too_large", [])
+    # One request, as what HEAD declares decides nothing; its answer is refused before a byte is written.
+    assert (world.view(job).error_code, ranges_asked(world)) == ("too_large", [(0, None)])
 
 
 # ── how many at once ──────────────────────────────────────────────────────────────────────────────
@@ -366,3 +368,14 @@ def test_whatever_the_server_does_in_whatever_order_the_bytes_are_right(
     assert world.state(job) is State.DEDUPED
     assert list(world.blobs().values()) == [BODY]
     assert world.staged() == []
+
+
+def test_length_over_the_limit_by_the_word_of_head_alone_is_left_to_get(world: World) -> None:
+    head = world.source.head
+
+    def lying(url: str, *, tenant: str) -> RemoteFacts | None:
+        facts = head(url, tenant=tenant)
+        return None if facts is None else replace(facts, content_length=10**12)
+
+    world.source.head = lying  # type: ignore[method-assign]
+    assert_right(world, world.fetch(URL, max_bytes=len(BODY)))

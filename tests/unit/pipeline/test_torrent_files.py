@@ -252,6 +252,16 @@ def test_a_download_folder_that_is_not_mounted_is_waited_for(torrent: TorrentWor
     assert torrent.register(job_id) == "completed: 1 files"
 
 
+def test_a_download_folder_that_is_never_mounted_ends_the_download(torrent: TorrentWorld) -> None:
+    torrent.policy(register_attempts=30)
+    job_id = complete(torrent)
+    torrent.saved.rename(torrent.root / "away")
+    for _ in range(29):
+        assert torrent.register(job_id) == "postponed: torrent_file_missing"
+    assert torrent.register(job_id) == "failed: torrent_file_missing"
+    assert torrent.row(job_id).failure_reason == "torrent_file_missing"
+
+
 def test_files_outside_the_download_folder_are_not_read(torrent: TorrentWorld, tmp_path: Path) -> None:
     job_id = complete(torrent)
     held = torrent.client.held[info_hash()]
