@@ -142,6 +142,8 @@ class Net(_Section):
     limits_file: Path | None = None
     ca_file: Path | None = None
     """Certificates to trust beside the public ones."""
+    no_reuse_s: float = Field(86_400.0, ge=1, le=2_592_000)
+    """For so long no connection is used twice to an origin that sent bytes belonging to no answer."""
     breaker_failures: int = Field(10, ge=0, le=10_000)
     breaker_open_s: float = Field(30.0, gt=0, le=86_400)
     cache: bool = True

@@ -321,6 +321,7 @@ def net_policy(chosen: Settings) -> NetPolicy:
         slot_ttl_s=chosen.net.slot_ttl_s,
         breaker_failures=chosen.net.breaker_failures,
         breaker_open_s=chosen.net.breaker_open_s,
+        no_reuse_s=chosen.net.no_reuse_s,
         max_redirects=chosen.net.max_redirects,
         allow_https_to_http=chosen.net.allow_https_to_http,
         allow_private=chosen.allow_private,

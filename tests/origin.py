@@ -74,7 +74,7 @@ class Origin:
         self.asked: list[Asked] = []
         self.connections = 0
         self._scripts: dict[str, list[Script]] = {}
-        self._open: set[socket.socket] = set()
+        self._open: dict[int, socket.socket] = {}
         self._lock = threading.Lock()
         self._ending = threading.Event()
         self._left = threading.Condition(self._lock)
@@ -94,6 +94,11 @@ class Origin:
         with self._left:
             return self._left.wait_for(lambda: not self._open, within_s)
 
+    def has_left(self, asked: Asked, within_s: float = _JOIN_S) -> bool:
+        """Wait until the connection of this request is closed; False when it is still open by then."""
+        with self._left:
+            return self._left.wait_for(lambda: asked.connection not in self._open, within_s)
+
     def _accept(self) -> None:
         while True:
             try:
@@ -102,7 +107,7 @@ class Origin:
                 return
             with self._lock:
                 self.connections += 1
-                self._open.add(connection)
+                self._open[self.connections] = connection
                 thread = threading.Thread(target=self._serve, args=(connection, self.connections), daemon=True)
                 self._threads.append(thread)
             thread.start()
@@ -121,7 +126,7 @@ class Origin:
             pass  # the client has gone, or the test is over
         finally:
             with self._lock:
-                self._open.discard(connection)
+                self._open.pop(number, None)
                 connection.close()
                 self._left.notify_all()
 
@@ -162,7 +167,7 @@ class Origin:
         self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
         with self._lock:
-            for connection in self._open:
+            for connection in self._open.values():
                 try:
                     connection.shutdown(socket.SHUT_RDWR)
                 except OSError:

@@ -70,9 +70,12 @@ def _is_sound(file: Path) -> bool:
     return True
 
 
-def key(address: Address) -> str:
-    """Under which an address is found. Its canonical form would not do: it gives up differences a server may see."""
-    return hashlib.sha256((address.root[:-1] + address.target).encode()).hexdigest()
+def key(tenant: str, address: Address) -> str:
+    """Under which an answer is found: each tenant has answers of its own, as connections have (row 49).
+
+    The canonical form of the address would not do: it gives up differences a server may see.
+    """
+    return hashlib.sha256(f"{tenant} {address.root[:-1]}{address.target}".encode()).hexdigest()
 
 
 class _Storage(SqliteStorage):

@@ -33,6 +33,7 @@ from dlpipe.net.limits import HostLimits
 from dlpipe.net.line import Line
 from dlpipe.net.policy import NetPolicy
 from dlpipe.net.retry import Retry
+from dlpipe.net.reuse import ReuseMarks
 from dlpipe.net.urls import Address
 from dlpipe.net.wire import WatchedBackend
 from dlpipe.net.wires import Wires
@@ -51,6 +52,8 @@ class Reply:
         self.address = address
         self.status = response.status_code
         self.headers = Headers((k.decode("latin-1"), v.decode("latin-1")) for k, v in response.headers.raw)
+        self.is_reused = isinstance(response, _Answered) and response.body.is_reused
+        """Had the connection carried an answer before this one? Then this one may belong to no request of ours."""
         self.framing = _framing(response.request.method, self.status, self.headers)
         if self.framing == "none" or self.headers.one("content-length") == "0":
             for _ in self.chunks():  # nothing comes, and the connection can be used again
@@ -106,6 +109,7 @@ class Hub:
                 now_epoch_s=now_epoch_s,
                 chance=chance,
             ),
+            marks=ReuseMarks(line, policy.no_reuse_s, clock),
             caching=caching,
         )
         self._clients: _Clients | None = None
@@ -113,11 +117,18 @@ class Hub:
         _hubs.add(self)
 
     def send(
-        self, method: str, address: Address, headers: dict[str, str] | None = None, *, metadata: bool = False
+        self,
+        method: str,
+        address: Address,
+        headers: dict[str, str] | None = None,
+        *,
+        tenant: str,
+        metadata: bool = False,
+        afresh: bool = False,
     ) -> Reply:
         """Ask, and answer with the head; redirects are handed out like any other status.
 
-        What is `metadata` may come from the cache; a file never is.
+        What is `metadata` may come from the cache; a file never is. `afresh`: over a new connection.
         """
         if self.policy.offline:
             raise failures.blocked_offline(address.host)
@@ -132,7 +143,11 @@ class Hub:
             method,
             address.root,
             headers=headers,
-            extensions={"target": address.target.encode("ascii"), "caching": {"key": cache.key(address)}},
+            extensions={
+                "target": address.target.encode("ascii"),
+                "caching": {"key": cache.key(tenant, address)},
+                "asking": {"tenant": tenant, "afresh": afresh},
+            },
         )
         try:
             response = client.send(request, stream=True)
@@ -202,12 +217,13 @@ class _Clients:
         retry: Retry,
         breaker: Breaker,
         limiter: Limiter,
+        marks: ReuseMarks,
         caching: CachePolicy | None,
     ) -> None:
         for name in _LOGGERS:
             logging.getLogger(name).setLevel(logging.WARNING)  # below it they write URLs and headers
         self._limiter = limiter
-        layers = _Layers((retry, breaker, limiter), Connections(policy, guarded, _trust(policy)))
+        layers = _Layers((retry, breaker, limiter), Connections(policy, guarded, _trust(policy), marks))
         storage = None if caching is None else cache.open_storage(caching)
         self.raw = self.cached = _client(policy, layers)
         if storage is not None:
@@ -237,14 +253,16 @@ class _Layers(httpx.BaseTransport):
         self._layers, self._connections = layers, connections
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
-        return self._through(0, request, Ask(request.method, request.url.raw_host.decode("ascii")))
+        asking = request.extensions["asking"]
+        return self._through(0, request, Ask(request.method, request.url.raw_host.decode("ascii"), **asking))
 
     def _through(self, depth: int, request: httpx.Request, ask: Ask) -> _Answered:
         if depth == len(self._layers):
             to = (request.url.raw_scheme, request.url.raw_host, request.url.port)
-            return _Answered(
-                *self._connections.send(request.method, to, request.headers.raw, request.extensions, afresh=ask.afresh)
+            answer, body = self._connections.send(
+                request.method, to, request.headers.raw, request.extensions, tenant=ask.tenant, afresh=ask.afresh
             )
+            return _Answered(answer, body)
         return self._layers[depth].call(ask, lambda passed: self._through(depth + 1, request, passed))
 
     def close(self) -> None:

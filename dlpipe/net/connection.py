@@ -4,36 +4,41 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import httpcore
 
+from dlpipe.core.errors import Permanent
 from dlpipe.net import failures
 from dlpipe.net.direct import direct
 from dlpipe.net.policy import NetPolicy
-from dlpipe.net.wire import StaleConnection, WatchedStream
+from dlpipe.net.pool import Connection, Pool, Use
+from dlpipe.net.reuse import ReuseMarks
+from dlpipe.net.wire import DoubtfulAnswer, StaleConnection, WatchedStream
+
+# Only these are believed on a reused connection (row 50). A refusal for now decides nothing, and what follows it
+# goes over a fresh connection anyway.
+_FOR_NOW = frozenset({408, 425, 429, 500, 502, 503, 504})
+_ONLY_WHEN_ASKED = {206: (b"range",), 304: (b"if-none-match", b"if-modified-since"), 412: (), 416: (b"range",)}
+_KEEPS = frozenset({200, 206, 304})
+"""After another answer a connection is closed, so that a server which redirects each time is not asked twice."""
 
 
 class Connections:
-    """The pooled connections of a process."""
+    """Asks servers, over the pooled connections of a process."""
 
-    def __init__(self, policy: NetPolicy, backend: httpcore.NetworkBackend, trust: ssl.SSLContext) -> None:
+    def __init__(
+        self, policy: NetPolicy, backend: httpcore.NetworkBackend, trust: ssl.SSLContext, marks: ReuseMarks
+    ) -> None:
         self._policy = policy
 
-        def pool(idle: int) -> httpcore.ConnectionPool:
-            return httpcore.ConnectionPool(
-                ssl_context=trust,
-                # How many are open at once is for the caller to bound, not for a queue in here.
-                max_connections=None,
-                max_keepalive_connections=idle,
-                keepalive_expiry=policy.keepalive_s,
-                http1=True,
-                http2=False,
-                network_backend=backend,
-            )
+        def connect(use: Use) -> httpcore.HTTPConnection:
+            scheme, host, port = use.origin
+            origin = httpcore.Origin(scheme.encode("ascii"), host.encode("ascii"), port)
+            return httpcore.HTTPConnection(origin, ssl_context=trust, http1=True, http2=False, network_backend=backend)
 
-        self._pool = pool(policy.max_idle_connections)
-        self._new_ones = pool(0)
+        self._pool = Pool(connect, marks, max_idle=policy.max_idle_connections, keepalive_s=policy.keepalive_s)
 
     def send(
         self,
@@ -42,6 +47,7 @@ class Connections:
         headers: Sequence[tuple[bytes, bytes]],
         extensions: Mapping[str, Any],
         *,
+        tenant: str,
         afresh: bool,
     ) -> tuple[httpcore.Response, Body]:
         """Ask `to` (scheme, host, port) for what the extensions say; the head of the answer, and its body."""
@@ -49,9 +55,38 @@ class Connections:
         host = raw_host.decode("ascii")
         url = httpcore.URL(scheme=scheme, host=raw_host, port=port, target=b"/")
         asked = httpcore.Request(method, url, headers=headers, extensions=dict(extensions))
-        pool = self._new_ones if afresh else self._pool
+        origin = (scheme.decode("ascii"), host, asked.url.origin.port)
+        connection = self._pool.take(Use(tenant, origin, method == "HEAD"), afresh=afresh)
+        reused = connection.wire is not None
         try:
-            answer = pool.handle_request(asked)
+            answer = self._ask(connection, asked, host)
+        except BaseException as error:
+            self._pool.give_back(connection, keep=False)
+            if reused and isinstance(error, Permanent):
+                self._pool.mark(connection, "what it sent on a reused connection was no answer")
+                raise DoubtfulAnswer from error
+            raise
+        body = Body(answer, host, self._policy.read_s, Lent(connection, self._pool, reused))
+        if reused and (doubt := self._doubt(answer.status, asked, connection)) is not None:
+            body.close()
+            raise doubt
+        return answer, body
+
+    def _doubt(self, status: int, asked: httpcore.Request, connection: Connection) -> DoubtfulAnswer | None:
+        """Why this status is not believed on a reused connection (row 50)."""
+        if status == 200 or status in _FOR_NOW:
+            return None
+        wanted = _ONLY_WHEN_ASKED.get(status)
+        if wanted is None and status >= 200:
+            return DoubtfulAnswer(status, lambda why: self._pool.mark(connection, why))
+        if wanted is not None and any(name.lower() in wanted for name, _ in asked.headers):
+            return None
+        self._pool.mark(connection, f"status {status} on a reused connection answers nothing that was asked")
+        return DoubtfulAnswer()
+
+    def _ask(self, connection: Connection, asked: httpcore.Request, host: str) -> httpcore.Response:
+        try:
+            answer = connection.http.handle_request(asked)
         except StaleConnection:
             raise
         except httpcore.ConnectTimeout as error:
@@ -64,24 +99,43 @@ class Connections:
             raise failures.connection_lost(host) from error
         except httpcore.ProtocolError as error:
             raise failures.protocol_error(host, "the head of the answer is malformed") from error
-        return answer, Body(answer, host, self._policy.read_s)
+        wire = answer.extensions.get("network_stream")
+        connection.wire = wire if isinstance(wire, WatchedStream) else None
+        return answer
 
     def close(self) -> None:
         self._pool.close()
-        self._new_ones.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Lent:
+    """The connection that an answer is read from."""
+
+    connection: Connection
+    pool: Pool
+    reused: bool
+
+    def has_surplus(self) -> bool:
+        return self.pool.surplus(self.connection)
+
+    def give_back(self, *, keep: bool) -> None:
+        self.pool.give_back(self.connection, keep=keep)
 
 
 class Body:
     """The raw body of an answer, in the pieces in which it arrives."""
 
-    def __init__(self, answer: httpcore.Response, host: str, read_s: float) -> None:
-        self._answer, self._host, self._read_s = answer, host, read_s
+    def __init__(self, answer: httpcore.Response, host: str, read_s: float, lent: Lent) -> None:
+        self._answer, self._host, self._read_s, self._lent = answer, host, read_s, lent
+        self.is_reused = lent.reused
+        """Had the connection carried an answer before this one?"""
         self._wire = answer.extensions.get("network_stream")
         self._pieces = filter(None, answer.iter_stream())
         self._direct = direct(answer)
         self._over = False
         self._left = memoryview(b"")
         """Of a piece that was larger than the reader's buffer."""
+        self._is_closed = False
         self._at_close: list[Callable[[], None]] = []
 
     def on_close(self, action: Callable[[], None]) -> None:
@@ -135,12 +189,19 @@ class Body:
                 raise failures.body_cut(self._host) from error
             raise failures.protocol_error(self._host, "the body is malformed") from error
         self._over = not piece
+        if self._over and self.is_reused and self._lent.has_surplus():
+            # One of the two is not the answer to this request, and the first one was taken for it.
+            raise failures.protocol_error(self._host, "a reused connection brought more than one answer")
         return piece
 
     def close(self) -> None:
-        actions, self._at_close = self._at_close, []
+        """Let go of the connection; a second time does nothing."""
+        if self._is_closed:
+            return
+        self._is_closed = True
         try:
             self._answer.close()
         finally:
-            for action in actions:
+            self._lent.give_back(keep=self._answer.status in _KEEPS)
+            for action in self._at_close:
                 action()

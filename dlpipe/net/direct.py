@@ -36,7 +36,7 @@ class Direct:
 def direct(answer: httpcore.Response) -> Direct | None:
     """None where the ordinary way is the only one: chunks, an end by closing, a short body, an unknown layout."""
     try:
-        parser = answer.stream._stream._connection._h11_state  # type: ignore[union-attr]
+        parser = answer.stream._connection._h11_state  # type: ignore[union-attr]
         reader, buffered = parser._reader, parser._receive_buffer
         suits = (
             isinstance(parser, h11.Connection)

@@ -13,6 +13,8 @@ class Ask:
 
     method: str
     host: str
+    tenant: str = ""
+    """Connections are used again within one tenant only."""
     afresh: bool = False
     """It has to go over a new connection."""
 

@@ -56,8 +56,10 @@ class NetPolicy:
     max_interim_answers: int = 16
     """1xx answers before the real one."""
 
-    max_idle_connections: int = 20
+    max_idle_connections: int = 64
     keepalive_s: float = 30.0
+    no_reuse_s: float = 86_400.0
+    """For so long no connection is used twice to an origin that sent bytes belonging to no answer (row 49)."""
     ca_file: str | None = None
     """PEM bundle to trust beside the one of certifi."""
     user_agent: str = field(default_factory=_user_agent)

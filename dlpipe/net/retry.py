@@ -17,7 +17,7 @@ from dlpipe.core.retries import RetryPolicy
 from dlpipe.net import failures
 from dlpipe.net.layer import Ask, R, single
 from dlpipe.net.policy import NetPolicy
-from dlpipe.net.wire import StaleConnection
+from dlpipe.net.wire import DoubtfulAnswer, StaleConnection
 
 STATUSES = frozenset({408, 425, 429, 500, 502, 503, 504})
 IDEMPOTENT = frozenset({"GET", "HEAD"})
@@ -53,7 +53,8 @@ class Retry:
         def attempt() -> R:
             nonlocal last
             try:
-                return self._once(ask, send, again)
+                # What failed may have been the connection's fault.
+                return self._once(replace(ask, afresh=ask.afresh or last is not None), send, again)
             except Retryable as error:
                 last = error
                 raise
@@ -83,6 +84,9 @@ class Retry:
             if not again:
                 raise failures.connection_lost(ask.host) from error
             reply = self._afresh(ask, send)
+        except DoubtfulAnswer as doubt:
+            reply = self._afresh(ask, send)
+            doubt.compare(reply.status_code)
         if reply.status_code not in STATUSES:
             return reply
         asked = retries.retry_after_s(single(reply.headers, "retry-after"), self._now())

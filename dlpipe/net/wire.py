@@ -18,17 +18,36 @@ import httpcore
 
 from dlpipe.core import answers
 from dlpipe.net import failures
+from dlpipe.net.chunks import ChunkedBody, ChunkError
 from dlpipe.net.policy import NetPolicy
 from dlpipe.net.wires import Wires
 
 _BLANK_LINE = re.compile(rb"\n\r?\n")  # as h11 sees it, so that both agree where a head ends
 _MOMENT = struct.pack("@ll", 0, 100_000)
 """A `struct timeval`: for so long the kernel goes on filling before it hands over what there is."""
-_STATUS_LINE = re.compile(rb"HTTP/[0-9]\.[0-9] ([0-9]{3})")
+_STATUS_LINE = re.compile(rb"HTTP/1\.[01] ([0-9]{3})(?: |\Z)")  # row 51
+_BEGINS = b"HTTP/1."
+_NO_STATUS_LINE = "the answer does not begin with a status line of HTTP/1.0 or HTTP/1.1"
 
 
 class StaleConnection(httpcore.ReadError):
     """A kept-alive connection was closed just as we used it: the server has not seen the request (row 48)."""
+
+
+class DoubtfulAnswer(Exception):
+    """What came on a reused connection may be no answer to this request; a fresh connection tells (row 50).
+
+    `status` is what it said, None where it was no answer at all and its origin is marked already.
+    """
+
+    def __init__(self, status: int | None = None, mark: Callable[[str], None] | None = None) -> None:
+        super().__init__(status)
+        self._status, self._mark = status, mark
+
+    def compare(self, status: int) -> None:
+        """The fresh connection's answer has this status: if it is another one, the origin is marked."""
+        if self._mark is not None and status != self._status:
+            self._mark(f"status {self._status} on a reused connection was not the answer to its request")
 
 
 class WatchedStream(httpcore.NetworkStream):
@@ -54,6 +73,7 @@ class WatchedStream(httpcore.NetworkStream):
         self._interim = 0
         self._bodyless = False
         self._expected: int | None = None
+        self._chunked: ChunkedBody | None = None
         self._after_head = 0
         self._deadline: float | None = None
         self._sock: socket.socket | None = None
@@ -70,7 +90,7 @@ class WatchedStream(httpcore.NetworkStream):
             self._head.clear()
             self._scanned = self._lines = self._interim = self._after_head = 0
             self._bodyless = buffer.startswith(b"HEAD ")
-            self._expected = None
+            self._expected = self._chunked = None
             self.expect_within(self._policy.head_s)
         try:
             self._inner.write(buffer, timeout)
@@ -103,8 +123,16 @@ class WatchedStream(httpcore.NetworkStream):
             self._head += data
             self._read_head()
         else:
-            self._after_head += len(data)
+            self._take_body(data)
         return data
+
+    def _take_body(self, data: bytes | bytearray) -> None:
+        self._after_head += len(data)
+        if self._chunked is not None:
+            try:
+                self._chunked.feed(bytes(data))
+            except ChunkError as error:
+                raise self._refusal(str(error)) from error
 
     def read_into(self, buffer: memoryview, within_s: float) -> int:
         """Like `read`, of a body, into the reader's own memory; 0 when the server has closed the connection."""
@@ -158,16 +186,48 @@ class WatchedStream(httpcore.NetworkStream):
         return WatchedStream(inner, self._host, self._policy, self._clock, self._wires)
 
     def get_extra_info(self, info: str) -> Any:
-        # A pool asks this of idle connections and drops those that say yes. A connection on which more
-        # came than the answer (row 5), or on which that cannot be told, must not be used again.
-        if info == "is_readable" and (self._expected is None or self._after_head != self._expected):
-            return True
-        return (info == "is_readable" and self._is_decrypted()) or self._inner.get_extra_info(info)
+        return self._inner.get_extra_info(info)
 
-    def _is_decrypted(self) -> bool:
-        """Of a TLS record more may lie here than was read, where no poll of the socket sees it (row 5)."""
-        tls = self._inner.get_extra_info("ssl_object")
-        return bool(tls and tls.pending())
+    @property
+    def is_reused(self) -> bool:
+        """Has it carried an exchange before this one?"""
+        return self._exchanges > 1
+
+    def has_surplus(self) -> bool:
+        """Have bytes come behind the end of the answer (row 49)? They belong to no request of ours."""
+        surplus = self._surplus
+        return surplus is not None and (surplus > 0 or self._has_arrived())
+
+    def is_over(self) -> bool:
+        """Has the answer ended just as it declared, on a connection that is still open?"""
+        return self._surplus == 0 and not self.ended
+
+    @property
+    def _surplus(self) -> int | None:
+        """How many bytes were read behind the end of the answer; None while there is no such end."""
+        if self._in_head:
+            return None
+        if self._chunked is not None:
+            return self._chunked.surplus if self._chunked.ended else None
+        if self._expected is None or self._after_head < self._expected:
+            return None
+        return self._after_head - self._expected
+
+    def _has_arrived(self) -> bool:
+        """Is a byte there that was not read yet? Only looks, and waits for none."""
+        sock = self._inner.get_extra_info("socket")
+        if not isinstance(sock, socket.socket):
+            return bool(self._inner.get_extra_info("is_readable"))
+        try:
+            sock.settimeout(0)
+            # What the kernel has of TLS may be a record without data, such as a session ticket: only reading tells.
+            found = sock.recv(1) if isinstance(sock, ssl.SSLSocket) else sock.recv(1, socket.MSG_PEEK)
+        except (BlockingIOError, ssl.SSLWantReadError):
+            return False
+        except OSError:  # reset, or closed here already
+            found = b""
+        self.ended = self.ended or not found
+        return bool(found)
 
     def _unheard(self) -> bool:
         return self._in_head and not self._heard and self._exchanges > 1
@@ -187,6 +247,8 @@ class WatchedStream(httpcore.NetworkStream):
             if size > self._policy.max_header_bytes:
                 raise self._refusal(f"the head of the answer is larger than {self._policy.max_header_bytes} bytes")
             if found is None:
+                if not _BEGINS.startswith(bytes(self._head[: len(_BEGINS)])):
+                    raise self._refusal(_NO_STATUS_LINE)
                 self._scanned = size
                 return
             # What was seen of 1xx answers counts too: the bounds are on all that comes before the body.
@@ -195,7 +257,7 @@ class WatchedStream(httpcore.NetworkStream):
                 raise self._refusal(f"the answer has more than {self._policy.max_header_count} header lines")
             if self._is_final(bytes(self._head[: found.start()])):
                 self._in_head = False
-                self._after_head = len(self._head) - found.end()
+                self._take_body(self._head[found.end() :])
                 return
             del self._head[: found.end()]
             self._scanned = 0
@@ -204,14 +266,16 @@ class WatchedStream(httpcore.NetworkStream):
         """Look at one complete head: is it the answer itself? What else is malformed the parser refuses."""
         lines = [line.rstrip(b"\r") for line in head.split(b"\n")]
         match = _STATUS_LINE.match(lines[0])
-        status = int(match[1]) if match else 0
+        if match is None:
+            raise self._refusal(_NO_STATUS_LINE)
+        if any(line[:1] in (b" ", b"\t") for line in lines[1:]):
+            raise self._refusal("a header is folded over several lines")  # RFC 9112 §5.2: obsolete
+        status = int(match[1])
         if 100 <= status < 200 and status != 101:
             self._interim += 1
             if self._interim > self._policy.max_interim_answers:
                 raise self._refusal(f"more than {self._policy.max_interim_answers} interim answers")
             return False
-        if any(line[:1] in (b" ", b"\t") for line in lines[1:]):
-            raise self._refusal("a header is folded over several lines")  # RFC 9112 §5.2: obsolete
         fields = [(name.lower(), value.strip(b" \t")) for name, _, value in (x.partition(b":") for x in lines[1:])]
         lengths = [value for name, value in fields if name == b"content-length"]
         coded = any(name == b"transfer-encoding" for name, _ in fields)
@@ -224,8 +288,14 @@ class WatchedStream(httpcore.NetworkStream):
             raise self._refusal("the answer has both Transfer-Encoding and Content-Length")
         if coded and not lines[0].startswith(b"HTTP/1.1"):
             raise self._refusal("the answer has a Transfer-Encoding and is not HTTP/1.1")
-        # None: the end of a chunked body cannot be told from here, so its connection is not used again.
-        self._expected = 0 if self._bodyless or status in (204, 304) else length
+        if self._bodyless or status in (204, 304):
+            self._expected = 0
+        elif coded:
+            self._chunked = ChunkedBody(
+                max_trailers=self._policy.max_header_count, max_trailer_bytes=self._policy.max_header_bytes
+            )
+        else:
+            self._expected = length
         return True
 
     def _refusal(self, what: str) -> Exception:

@@ -53,6 +53,10 @@ class HttpAnswer:
     def framing(self) -> str:
         return self._reply.framing
 
+    @property
+    def is_reused(self) -> bool:
+        return self._reply.is_reused
+
     def chunks(self) -> Iterator[bytes]:
         """The raw body in the pieces in which it arrives; each is waited for at most `read_s`."""
         return self._reply.chunks()
@@ -67,22 +71,22 @@ class HttpSource:
     def __init__(self, hub: Hub) -> None:
         self._hub = hub
 
-    def head(self, url: str) -> RemoteFacts | None:
+    def head(self, url: str, *, tenant: str) -> RemoteFacts | None:
         """What HEAD says of the file; None when GET must tell."""
         try:
-            reply = self._open("HEAD", url, {}, metadata=True)
+            reply = self._open("HEAD", url, {}, tenant, metadata=True)
         except StageFailure as failure:
             if failure.code in _ONLY_A_HINT:
                 return None
             raise
         reply.close()
         if reply.status in GONE:
-            return self._confirmed(url)
+            return self._confirmed(url, tenant)
         if reply.status != 200:
             return None
         return ranges.facts(reply.status, reply.headers, self._place(reply))
 
-    def unchanged(self, url: str, etag: str | None, last_modified: str | None) -> bool | None:
+    def unchanged(self, url: str, etag: str | None, last_modified: str | None, *, tenant: str) -> bool | None:
         """Does the URL still give what came under these validators? None when that cannot be told."""
         at = _address(url)
         if self._hub.policy.offline:
@@ -92,7 +96,7 @@ class HttpSource:
             return None
         try:
             # One request, over the raw client: a redirect leads to another URL, whose validators are its own.
-            reply = self._hub.send("GET", at, dict(condition))
+            reply = self._hub.send("GET", at, dict(condition), tenant=tenant)
         except Postponed:
             raise
         except StageFailure as failure:
@@ -104,7 +108,15 @@ class HttpSource:
 
     @contextmanager
     def get(
-        self, url: str, *, start: int = 0, end: int | None = None, if_range: str | None = None, unproven: bool = False
+        self,
+        url: str,
+        *,
+        tenant: str,
+        start: int = 0,
+        end: int | None = None,
+        if_range: str | None = None,
+        unproven: bool = False,
+        afresh: bool = False,
     ) -> Iterator[HttpAnswer]:
         """Ask for the bytes from `start` to before `end`; all of them where nothing allows to join them."""
         headers = {}
@@ -112,16 +124,16 @@ class HttpSource:
             headers["Range"] = f"bytes={start}-{'' if end is None else end - 1}"
             if if_range is not None:
                 headers["If-Range"] = if_range
-        reply = self._open("GET", url, headers)
+        reply = self._open("GET", url, headers, tenant, afresh=afresh)
         try:
             yield HttpAnswer(reply, self._place(reply))
         finally:
             # An unfinished body is not read to its end: the connection goes.
             reply.close()
 
-    def _confirmed(self, url: str) -> RemoteFacts | None:
+    def _confirmed(self, url: str, tenant: str) -> RemoteFacts | None:
         """HEAD said that the file is gone: only GET may say so for good (HEAD-2)."""
-        reply = self._open("GET", url, {})
+        reply = self._open("GET", url, {}, tenant)
         reply.close()
         if reply.status in GONE:
             reject = answers.refuse_status(reply.status)
@@ -133,11 +145,20 @@ class HttpSource:
     def _place(self, reply: Reply) -> str:
         return urls.identity(reply.address, self._hub.policy.volatile_params)
 
-    def _open(self, method: str, url: str, headers: dict[str, str], *, metadata: bool = False) -> Reply:
+    def _open(
+        self,
+        method: str,
+        url: str,
+        headers: dict[str, str],
+        tenant: str,
+        *,
+        metadata: bool = False,
+        afresh: bool = False,
+    ) -> Reply:
         at = _address(url)
         hops = 0
         while True:
-            reply = self._hub.send(method, at, headers, metadata=metadata)
+            reply = self._hub.send(method, at, headers, tenant=tenant, metadata=metadata, afresh=afresh)
             if reply.status not in redirects.STATUSES:
                 return reply
             reply.close()

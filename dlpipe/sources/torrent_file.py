@@ -14,7 +14,7 @@ def fetcher(source: Source, limit: int = MAX_FILE_BYTES) -> Callable[[str], byte
 
     def fetch(url: str) -> bytes:
         held = bytearray()
-        with source.get(url) as answer:
+        with source.get(url, tenant="", afresh=True) as answer:  # of no tenant: no connection of it is used again
             if answer.status != 200:
                 raise Permanent(f"the .torrent was answered with status {answer.status}", code="torrent_fetch_failed")
             for chunk in answer.chunks():

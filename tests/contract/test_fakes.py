@@ -54,17 +54,17 @@ def site(request: pytest.FixtureRequest) -> Iterator[Site]:
 
 
 def read(site: Site, start: int = 0, if_range: str | None = None) -> tuple[int, str | None, bytes, str]:
-    with site.source.get(site.url, start=start, if_range=if_range) as answer:
+    with site.source.get(site.url, start=start, if_range=if_range, tenant="default") as answer:
         body = b"".join(answer.chunks())
         return answer.status, answer.headers.one("content-range"), body, answer.framing
 
 
 def test_head_says_what_get_will_bring(site: Site) -> None:
-    facts = site.source.head(site.url)
+    facts = site.source.head(site.url, tenant="default")
     assert facts is not None
     assert (facts.http_status, facts.content_length) == (200, len(BODY))
     assert re.fullmatch('"[a-z0-9]+"', facts.etag or "")
-    with site.source.get(site.url) as answer:
+    with site.source.get(site.url, tenant="default") as answer:
         assert (answer.headers.one("etag"), answer.final_url_sha256) == (facts.etag, facts.final_url_sha256)
 
 
@@ -73,7 +73,7 @@ def test_without_a_start_all_of_it_comes(site: Site) -> None:
 
 
 def test_under_the_same_validator_the_rest_comes(site: Site) -> None:
-    facts = site.source.head(site.url)
+    facts = site.source.head(site.url, tenant="default")
     assert facts is not None
     span = f"bytes 5000-{len(BODY) - 1}/{len(BODY)}"
     assert read(site, 5000, facts.etag) == (206, span, BODY[5000:], "length")
@@ -86,9 +86,9 @@ def test_under_another_validator_all_of_it_comes(site: Site, if_range: str | Non
 
 def test_what_is_gone_is_permanent_by_head_and_told_by_get(site: Site) -> None:
     with pytest.raises(Permanent) as gone:
-        site.source.head(site.gone)
+        site.source.head(site.gone, tenant="default")
     assert gone.value.code == "http_404"
-    with site.source.get(site.gone) as answer:
+    with site.source.get(site.gone, tenant="default") as answer:
         assert answer.status == 404
 
 

@@ -34,6 +34,7 @@ class Asked:
     start: int = 0
     if_range: str | None = None
     end: int | None = None
+    afresh: bool = False
 
 
 @dataclass
@@ -45,6 +46,7 @@ class FakeAnswer:
     body: Sequence[Piece]
     final_url_sha256: str
     framing: str = "length"
+    is_reused: bool = False
     _pieces: Iterator[bytes] | None = None
     _left: bytes = b""
 
@@ -76,6 +78,7 @@ class Says:
     body: Sequence[Piece] | None = None
     framing: str | None = None
     without: tuple[str, ...] = ()
+    is_reused: bool = False
 
 
 @dataclass
@@ -103,7 +106,7 @@ class FakeSource:
     def gets(self, url: str) -> list[Asked]:
         return [one for one in self.asked if one.method == "GET" and one.url == url]
 
-    def head(self, url: str) -> RemoteFacts | None:
+    def head(self, url: str, *, tenant: str) -> RemoteFacts | None:
         self.asked.append(Asked("HEAD", url))
         if url in self._heads:
             raise self._heads[url]
@@ -114,7 +117,7 @@ class FakeSource:
             return None
         return ranges.facts(200, Headers(_headers(page, len(page.body)).items()), _digest(url))
 
-    def unchanged(self, url: str, etag: str | None, last_modified: str | None) -> bool | None:
+    def unchanged(self, url: str, etag: str | None, last_modified: str | None, *, tenant: str) -> bool | None:
         condition = revalidation.condition(etag, last_modified)
         if condition is None:
             return None
@@ -128,9 +131,17 @@ class FakeSource:
 
     @contextmanager
     def get(
-        self, url: str, *, start: int = 0, end: int | None = None, if_range: str | None = None, unproven: bool = False
+        self,
+        url: str,
+        *,
+        tenant: str,
+        start: int = 0,
+        end: int | None = None,
+        if_range: str | None = None,
+        unproven: bool = False,
+        afresh: bool = False,
     ) -> Iterator[FakeAnswer]:
-        self.asked.append(Asked("GET", url, start, if_range, end))
+        self.asked.append(Asked("GET", url, start, if_range, end, afresh))
         self.before_get()
         scripted = self._scripts.get(url)
         says = scripted.pop(0) if scripted else Says()
@@ -142,7 +153,7 @@ class FakeSource:
 def _answer(url: str, page: Page | None, says: Says, asked: Asked, unproven: bool) -> FakeAnswer:
     start, end = asked.start, asked.end
     if page is None:
-        return FakeAnswer(says.status or 404, Headers(()), says.body or (), _digest(url))
+        return FakeAnswer(says.status or 404, Headers(()), says.body or (), _digest(url), is_reused=says.is_reused)
     status, headers, body = 200, _headers(page, len(page.body)), page.body
     holds = asked.if_range in (page.etag, page.last_modified) if asked.if_range is not None else unproven
     if (start > 0 or end is not None) and holds:
@@ -158,7 +169,7 @@ def _answer(url: str, page: Page | None, says: Says, asked: Asked, unproven: boo
         headers.pop(name, None)
     pieces = says.body if says.body is not None else re.findall(rb"(?s).{1,%d}" % page.chunk, body)
     framing = says.framing or ("length" if "Content-Length" in headers else "close")
-    return FakeAnswer(says.status or status, Headers(headers.items()), pieces, _digest(url), framing)
+    return FakeAnswer(says.status or status, Headers(headers.items()), pieces, _digest(url), framing, says.is_reused)
 
 
 def _headers(page: Page, length: int) -> dict[str, str]:

@@ -68,7 +68,7 @@ def ask(hub: Hub, method: str, url: str) -> None:
     began = LAST.let_through = time.monotonic()
     code, after_s = "ok", None
     try:
-        reply = hub.send(method, urls.address(url))
+        reply = hub.send(method, urls.address(url), tenant="default")
         try:
             for _ in reply.chunks():
                 pass

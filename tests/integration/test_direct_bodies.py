@@ -74,7 +74,7 @@ def direct_reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def outcome(source: HttpSource, url: str, read: Read) -> tuple[bytes, str | None]:
     got = bytearray()
     try:
-        with source.get(url) as reply:
+        with source.get(url, tenant="default") as reply:
             for piece in read(reply):
                 got += piece
     except StageFailure as failure:
@@ -202,7 +202,7 @@ def test_a_connection_whose_body_is_over_is_left_alone(
 ) -> None:
     """It may be at another answer by then, whose time is its own."""
     body, buffer = random.randbytes(700 * KIB), memoryview(bytearray(64 * KIB))
-    with source.get(origin.on("/f", answer(200, body))) as reply:
+    with source.get(origin.on("/f", answer(200, body)), tenant="default") as reply:
         while reply.read_into(buffer):
             pass
         touched: list[float] = []

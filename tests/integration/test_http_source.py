@@ -54,8 +54,11 @@ class Client:
         )
         self.source = HttpSource(self.hub)
 
+    def head(self, url: str) -> object:
+        return self.source.head(url, tenant="default")
+
     def fetch(self, url: str, want: Want = Want()) -> tuple[object, bytes]:  # noqa: B008 - frozen
-        with self.source.get(url, start=want.start, if_range=want.if_range) as got:
+        with self.source.get(url, start=want.start, if_range=want.if_range, tenant="default") as got:
             judged = judge(got.status, got.headers, got.framing, want)
             body = b"".join(got.chunks()) if isinstance(judged, Append) else b""
             return (verdict(judged, len(body), got.framing) if isinstance(judged, Append) else judged), body
@@ -110,7 +113,10 @@ def test_row_3_a_body_ended_by_closing(origin: Origin, client: Client) -> None:
 def test_row_4_a_short_body_hands_out_what_came_and_then_fails(origin: Origin, client: Client, then: Then) -> None:
     data = b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n" + b"x" * 400
     got = b""
-    with client.source.get(origin.on("/f", Say(data, then))) as reply, pytest.raises(Retryable) as caught:  # noqa: PT012
+    with (  # noqa: PT012
+        client.source.get(origin.on("/f", Say(data, then)), tenant="default") as reply,
+        pytest.raises(Retryable) as caught,
+    ):
         for chunk in reply.chunks():
             got += chunk  # what came before the failure is what is asked about
     assert _code(caught.value) == "body_cut"
@@ -222,7 +228,7 @@ def test_a_server_that_stops_in_the_body(origin: Origin, make: Callable[..., Cli
 
 
 def test_body_comes_in_small_pieces_as_it_arrives(origin: Origin, client: Client) -> None:
-    with client.source.get(origin.on("/f", answer(200, BODY * 20))) as got:
+    with client.source.get(origin.on("/f", answer(200, BODY * 20)), tenant="default") as got:
         sizes = [len(chunk) for chunk in got.chunks()]
     assert sum(sizes) == len(BODY) * 20
     assert max(sizes) <= 1 << 20
@@ -231,7 +237,7 @@ def test_body_comes_in_small_pieces_as_it_arrives(origin: Origin, client: Client
 def test_abandoned_body_is_not_drained_and_its_connection_is_not_used_again(origin: Origin, client: Client) -> None:
     head = b"HTTP/1.1 200 OK\r\nContent-Length: 1000000000000\r\n\r\n" + b"x" * 1000
     url = origin.on("/f", Say(head, Then.HANG), answer(200, b"abc"))
-    with client.source.get(url) as got:
+    with client.source.get(url, tenant="default") as got:
         assert next(iter(got.chunks())) != b""
     assert client.fetch(url) == (Finished(), b"abc")
     assert [asked.connection for asked in origin.asked] == [1, 2]
@@ -239,7 +245,7 @@ def test_abandoned_body_is_not_drained_and_its_connection_is_not_used_again(orig
 
 def test_answer_that_nobody_reads_is_let_go(origin: Origin, client: Client) -> None:
     url = origin.on("/f", Say(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n", Then.HANG))
-    with client.source.get(url) as got:
+    with client.source.get(url, tenant="default") as got:
         assert not origin.all_have_left(within_s=0.05)
     assert origin.all_have_left()
     assert list(got.chunks()) == []
@@ -310,11 +316,11 @@ def test_row_41_redirects_are_followed_without_cookies_and_with_the_range(
 
 def test_row_42_the_final_address_is_told(origin: Origin, client: Client) -> None:
     there, here = origin.on("/there", answer(200, b"abc")), origin.on("/f", _to("/there"))
-    with client.source.get(there) as direct, client.source.get(here) as led:
+    with client.source.get(there, tenant="default") as direct, client.source.get(here, tenant="default") as led:
         assert direct.final_url_sha256 == led.final_url_sha256
-    facts = client.source.head(here)
+    facts = client.source.head(here, tenant="default")
     assert facts is not None
-    with client.source.get(here) as again:
+    with client.source.get(here, tenant="default") as again:
         assert facts.final_url_sha256 == again.final_url_sha256
 
 
@@ -410,7 +416,7 @@ def test_every_hop_is_guarded(origin: Origin, make: Callable[..., Client], locat
 
 def test_private_address_is_refused_by_default(origin: Origin, make: Callable[..., Client]) -> None:
     client = make(replace(POLICY, allow_private=False, ports=frozenset({origin.port})))
-    for ask in (client.source.head, client.fetch):
+    for ask in (client.head, client.fetch):
         with pytest.raises(Permanent) as caught:
             ask(origin.on("/f", answer(200)))
         assert _code(caught.value) == "egress_forbidden"
@@ -422,7 +428,7 @@ def test_offline_is_refused_before_any_look_up(make: Callable[..., Client]) -> N
         raise AssertionError("looked up")
 
     client = make(replace(POLICY, offline=True), resolve=never)
-    for ask in (client.source.head, client.fetch):
+    for ask in (client.head, client.fetch):
         with pytest.raises(Permanent) as caught:
             ask("https://public.example/f")
         assert _code(caught.value) == "blocked_offline"
@@ -451,20 +457,22 @@ def _head_of(status: int, length: int, *lines: str) -> bytes:
     return answer(status, b"", *lines, f"Content-Length: {length}", length=False)
 
 
-def test_head_tells_the_facts_and_its_connection_serves_the_get(origin: Origin, client: Client) -> None:
+def test_head_tells_the_facts_and_its_connection_carries_no_get(origin: Origin, client: Client) -> None:
     lines = (ETAG, "Accept-Ranges: bytes", "Content-Type: text/plain", "Last-Modified: x", "Date: y")
     url = origin.on("/f", _by_method(_head_of(200, 3, *lines), answer(200, b"abc", *lines)))
-    facts = client.source.head(url)
+    facts = client.source.head(url, tenant="default")
     assert facts is not None
     assert (facts.http_status, facts.content_length, facts.etag) == (200, 3, '"v1"')
     assert (facts.accept_ranges, facts.content_type) == ("bytes", "text/plain")
     assert client.fetch(url) == (Finished(), b"abc")
-    assert origin.connections == 1
+    client.head(url)
+    client.fetch(url)
+    assert [asked.connection for asked in origin.asked] == [1, 2, 1, 2]  # row 49
 
 
 @pytest.mark.parametrize("status", [204, 400, 401, 403, 405, 406, 500, 501, 503])
 def test_row_40_head_that_is_refused_leaves_it_to_get(origin: Origin, client: Client, status: int) -> None:
-    assert client.source.head(origin.on("/f", answer(status))) is None
+    assert client.source.head(origin.on("/f", answer(status)), tenant="default") is None
 
 
 @pytest.mark.parametrize("then", [Then.HANG, Then.CLOSE, Then.RESET])
@@ -472,14 +480,14 @@ def test_row_40_head_that_hangs_or_breaks_leaves_it_to_get(
     origin: Origin, make: Callable[..., Client], then: Then
 ) -> None:
     client = make(replace(POLICY, read_s=0.2))
-    assert client.source.head(origin.on("/f", Say(b"", then))) is None
+    assert client.source.head(origin.on("/f", Say(b"", then)), tenant="default") is None
     assert len(origin.asked) == (1 if then is Then.HANG else POLICY.retries + 1)
 
 
 def test_row_40_head_with_a_body_leaves_no_bytes_for_the_next_answer(origin: Origin, client: Client) -> None:
     evil = _head_of(200, 4) + answer(200, b"evil")
     url = origin.on("/f", _by_method(evil, answer(200, b"good")))
-    client.source.head(url)
+    client.source.head(url, tenant="default")
     assert client.fetch(url) == (Finished(), b"good")
 
 
@@ -491,13 +499,13 @@ def test_head_2_gone_is_believed_only_from_get(origin: Origin, client: Client, s
     )
     odd = origin.on("/odd", _by_method(answer(status), answer(403)))
     with pytest.raises(Permanent) as caught:
-        client.source.head(gone)
+        client.source.head(gone, tenant="default")
     assert _code(caught.value) == f"http_{status}"
     assert [asked.method for asked in origin.of("/gone")] == ["HEAD", "GET"]
-    facts = client.source.head(lied)
+    facts = client.source.head(lied, tenant="default")
     assert facts is not None
     assert (facts.content_length, facts.etag) == (3, '"v1"')
-    assert client.source.head(odd) is None
+    assert client.source.head(odd, tenant="default") is None
 
 
 # ── trying again ──────────────────────────────────────────────────────────────────────────────────
@@ -515,7 +523,7 @@ def test_hub_2_a_short_retry_after_is_slept_and_a_long_one_handed_back(origin: O
     assert client.fetch(short) == (Finished(), b"abc")
     assert client.slept == [3.0]
     with pytest.raises(Postponed) as caught:
-        client.source.head(long)
+        client.source.head(long, tenant="default")
     assert (_code(caught.value), caught.value.after_s) == ("retry_after", 600.0)
     for url in (long, short):  # from now on nothing of that host is asked for
         with pytest.raises(Postponed) as caught:
@@ -560,7 +568,7 @@ def test_row_48_the_second_try_takes_no_other_idle_connection_that_may_be_as_sta
             Then.KEEP if len(origin.asked) <= 2 else Then.CLOSE,
         ),
     )
-    with client.source.get(url) as one, client.source.get(url) as two:
+    with client.source.get(url, tenant="default") as one, client.source.get(url, tenant="default") as two:
         assert b"".join([*one.chunks(), *two.chunks()]) == b"abcabc"
     assert client.fetch(url) == (Finished(), b"abc")
     assert origin.connections == 3
@@ -590,7 +598,7 @@ def test_safe_2_no_log_and_no_failure_holds_more_than_the_host(
             Say(b"HTTP/1.1 200 OK\r\nContent-Length: s3cret\r\n\r\n", Then.CLOSE),
             Say(answer(200, b"s3cret\r\n", "Transfer-Encoding: chunked", length=False), Then.CLOSE),
         ):  # fmt: skip
-            for ask in (client.fetch, client.source.head):
+            for ask in (client.fetch, client.head):
                 try:
                     ask(origin.on("/s3cret", say) + "?sig=s3cret")
                 except StageFailure as failure:

@@ -82,11 +82,11 @@ def test_a_late_recorder_and_a_claim_do_not_block_each_other(
     successor = Successor(database)
     ask = FakeSource.head
 
-    def head(source: FakeSource, url: str) -> RemoteFacts | None:
+    def head(source: FakeSource, url: str, *, tenant: str) -> RemoteFacts | None:
         successor.begin()
         if outcome is runner.Failed:
             raise Retryable("the server answered 503", code="http_5xx")
-        return ask(source, url)
+        return ask(source, url, tenant=tenant)
 
     monkeypatch.setattr(FakeSource, "head", head)
     assert isinstance(world.run("head", job_id), outcome)

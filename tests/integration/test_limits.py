@@ -391,7 +391,7 @@ def test_the_cost_of_the_layers(valkey: Valkey, origin: Origin, line: redis.Redi
         for count in (20, 300):
             began = time.monotonic()
             for _ in range(count):
-                reply = hub.send("GET", url)
+                reply = hub.send("GET", url, tenant="default")
                 for _ in reply.chunks():
                     pass
                 reply.close()
@@ -406,8 +406,8 @@ def test_a_longer_wait_costs_the_job_nothing_but_time(valkey: Valkey, origin: Or
     hub = Hub(
         NetPolicy(allow_private=True, max_wait_s=0.0), limits=HostLimits(Bounds(rate_per_s=1)), line=RedisLine(line)
     )
-    hub.send("GET", url).close()
+    hub.send("GET", url, tenant="default").close()
     with pytest.raises(Postponed) as caught:
-        hub.send("GET", url)
+        hub.send("GET", url, tenant="default")
     assert caught.value.code == "host_busy"
     hub.close()

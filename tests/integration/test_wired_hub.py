@@ -64,21 +64,21 @@ def test_two_of_them_share_a_rate_and_the_file_gives_a_host_its_own(origin: Orig
     limits = tmp_path / "limits.toml"
     limits.write_text('[hosts."127.0.0.1"]\nrate_per_s = 0.01\n')
     env = {"DLPIPE_NET_LIMITS_FILE": str(limits)}
-    make(**env).send("GET", url).close()
+    make(**env).send("GET", url, tenant="default").close()
     with pytest.raises(Postponed) as caught:
-        make(**env).send("GET", url)
+        make(**env).send("GET", url, tenant="default")
     assert caught.value.code == "host_busy"
-    make().send("GET", urls.address(url.root.replace("127.0.0.1", "localhost") + "f")).close()
+    make().send("GET", urls.address(url.root.replace("127.0.0.1", "localhost") + "f"), tenant="default").close()
 
 
 def test_two_of_them_share_slots(origin: Origin, make: Make) -> None:
     url = urls.address(origin.on("/f", answer(200, b"abc")))
     env = {"DLPIPE_NET_SLOTS_PER_HOST": "1", "DLPIPE_NET_MAX_WAIT_S": "0"}
-    held = make(**env).send("GET", url)
+    held = make(**env).send("GET", url, tenant="default")
     with pytest.raises(Postponed):
-        make(**env).send("GET", url)
+        make(**env).send("GET", url, tenant="default")
     held.close()
-    make(**env).send("GET", url).close()
+    make(**env).send("GET", url, tenant="default").close()
 
 
 def test_two_of_them_share_a_circuit(origin: Origin, make: Make) -> None:
@@ -86,9 +86,9 @@ def test_two_of_them_share_a_circuit(origin: Origin, make: Make) -> None:
     env = {"DLPIPE_NET_BREAKER_FAILURES": "2", "DLPIPE_NET_RETRIES": "0"}
     for _ in range(2):
         with pytest.raises(Exception, match="http_5xx"):
-            make(**env).send("GET", url)
+            make(**env).send("GET", url, tenant="default")
     with pytest.raises(Postponed) as caught:
-        make(**env).send("GET", url)
+        make(**env).send("GET", url, tenant="default")
     assert caught.value.code == "host_circuit_open"
 
 
@@ -98,7 +98,7 @@ def test_the_cache_is_in_the_data_directory_and_for_the_owner_alone(
 ) -> None:
     url = urls.address(origin.on("/f", answer(200, b"", FRESH)))
     for _ in range(2):
-        make(DLPIPE_NET_CACHE=cache).send("HEAD", url, metadata=True).close()
+        make(DLPIPE_NET_CACHE=cache).send("HEAD", url, metadata=True, tenant="default").close()
     assert len(origin.asked) == asked
     file = tmp_path / "cache" / "http.db"
     assert file.exists() is (cache == "1")
@@ -117,6 +117,6 @@ def test_without_redis_it_works_all_the_same(origin: Origin, make: Make, valkey:
     hub = make()
     url = urls.address(origin.on("/f", answer(200, b"abc")))
     for _ in range(3):
-        reply = hub.send("GET", url)
+        reply = hub.send("GET", url, tenant="default")
         assert b"".join(reply.chunks()) == b"abc"
         reply.close()

@@ -23,6 +23,10 @@ class Answer(Protocol):
     def framing(self) -> str:
         """`length`, `chunked`, `close` (ended only by closing the connection) or `none`."""
 
+    @property
+    def is_reused(self) -> bool:
+        """Did it come on a connection that had carried another answer? Then no job fails for good by it (row 50)."""
+
     def chunks(self) -> Iterator[bytes]:
         """The raw body. Retryable(`body_cut`) when it broke off, Permanent(`protocol_error`) when it is malformed."""
 
@@ -34,12 +38,15 @@ class Answer(Protocol):
 
 
 class Source(Protocol):
-    """A server that we ask for files. Failures come as StageFailure with a code; redirects are followed inside."""
+    """A server that we ask for files. Failures come as StageFailure with a code; redirects are followed inside.
 
-    def head(self, url: str) -> RemoteFacts | None:
+    Connections are used again for requests of the same tenant only (row 49).
+    """
+
+    def head(self, url: str, *, tenant: str) -> RemoteFacts | None:
         """What HEAD says; None when HEAD is of no use here and GET must tell."""
 
-    def unchanged(self, url: str, etag: str | None, last_modified: str | None) -> bool | None:
+    def unchanged(self, url: str, etag: str | None, last_modified: str | None, *, tenant: str) -> bool | None:
         """Does the URL still give what came under these validators? None when that cannot be told.
 
         Reads no body. Raises only what `head` and `get` would raise as well: Permanent(`blocked_offline`),
@@ -47,11 +54,20 @@ class Source(Protocol):
         """
 
     def get(
-        self, url: str, *, start: int = 0, end: int | None = None, if_range: str | None = None, unproven: bool = False
+        self,
+        url: str,
+        *,
+        tenant: str,
+        start: int = 0,
+        end: int | None = None,
+        if_range: str | None = None,
+        unproven: bool = False,
+        afresh: bool = False,
     ) -> AbstractContextManager[Answer]:
         """Ask for the bytes from `start` on, or to before `end`. Every status is handed out unless it is retryable.
 
-        A range is asked for only under `if_range`, or `unproven`: then the caller compares bytes.
+        A range is asked for only under `if_range`, or `unproven`: then the caller compares bytes. `afresh`: over a
+        connection that carried no other answer.
         """
 
 

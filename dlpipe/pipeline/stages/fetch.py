@@ -34,6 +34,10 @@ class Fetch:
         self._begun_at: str | None = None
         """The URL that the held bytes came from, as far as this claim knows."""
         self._restarts = 0
+        self._reused = False
+        """Did an answer of this server come on a connection that had carried another one?"""
+        self._afresh = False
+        """Is the server asked over new connections only?"""
         self._in_pieces = False
         """Answers to several requests were put together, which may come from machines that do not agree."""
         self._compared = False
@@ -92,9 +96,7 @@ class Fetch:
             self._url, self._restarts, self._compared = url, 0, False
             self._bodies.next_server()
             try:
-                self._bring()
-                while not self._has_wanted_digest():
-                    self._bring()
+                self._bring_whole()
                 return
             except StageFailure as failure:
                 if len(urls) == 1 or not mirrors.may_help(failure):
@@ -105,6 +107,24 @@ class Fetch:
                 else:
                     self._part.flush()
         raise mirrors.outcome(failures)
+
+    def _bring_whole(self) -> None:
+        self._reused = self._afresh = False
+        try:
+            self._bring_right()
+        except Permanent:
+            if not self._reused:
+                raise
+            # What came on a reused connection may belong to another request, so no job fails for good by it (row 50).
+            self._afresh = True
+            self._part.rewind(0)
+            self._bodies.next_server()
+            self._bring_right()
+
+    def _bring_right(self) -> None:
+        self._bring()
+        while not self._has_wanted_digest():
+            self._bring()
 
     def _bring(self) -> None:
         if not self._in_segments():
@@ -120,7 +140,7 @@ class Fetch:
         self._in_pieces = False
         if remote is None or not segments.suits(remote, self._deps.policy.segments):
             return False
-        if self._restarts or self._resume_is_off():
+        if self._restarts or self._afresh or self._resume_is_off():
             return False
         self._bodies.check_size(remote.content_length or 0)
         if not elsewhere:
@@ -134,6 +154,7 @@ class Fetch:
             whole = ours.bring(self._url, self.host or "", remote, self._max_bytes, elsewhere=elsewhere)
         finally:
             self._bodies.written += ours.written
+            self._reused = self._reused or ours.reused
         self.resumed_from = self.resumed_from or ours.held
         self.content_type = self._head.content_type
         if not whole:
@@ -166,8 +187,14 @@ class Fetch:
         want = self._want()
         facts = self._part.facts if want.start else None
         with self._deps.source.get(
-            self._url, start=want.start, if_range=want.if_range, unproven=want.unproven
+            self._url,
+            tenant=self._job.scope.tenant_id,
+            start=want.start,
+            if_range=want.if_range,
+            unproven=want.unproven,
+            afresh=self._afresh,
         ) as answer:
+            self._reused = self._reused or answer.is_reused
             moved = facts is not None and answer.final_url_sha256 != facts.final_url_sha256
             if answer.status == 206 and moved and self._url == self._begun_at:
                 return self._restart("final_url_changed")  # row 42: another place's validators say nothing

@@ -96,7 +96,8 @@ class Head(Stage):
     def _unchanged(self, job: ArtifactJob, blob: KnownBlob) -> bool | None:
         """Does the server still have these bytes? None: nobody can be asked, and what is held resolves (HUB-5)."""
         try:
-            return self.deps.source.unchanged(job.request_url, blob.etag, blob.last_modified) is True
+            tenant = job.scope.tenant_id
+            return self.deps.source.unchanged(job.request_url, blob.etag, blob.last_modified, tenant=tenant) is True
         except Permanent as failure:
             if failure.code != "blocked_offline" or job.purpose is Purpose.REFRESH:
                 raise
@@ -112,7 +113,7 @@ class Head(Stage):
 
     def _ask(self, job: ArtifactJob) -> HeadResult:
         try:
-            facts = self.deps.source.head(job.request_url)
+            facts = self.deps.source.head(job.request_url, tenant=job.scope.tenant_id)
         except StageFailure as failure:
             if not (job.mirrors and mirrors.may_help(failure)):
                 raise

@@ -51,7 +51,8 @@ class ResumeDecide(Stage):
     def _compare(self, work: Work, size: int, offset: int) -> ResumeResult:
         """Row 38: the server's first bytes against ours; the stream then compares the last ones, too."""
         theirs, pace = b"", Pace(self.deps.policy.stream, self.deps.clock)
-        with self.deps.source.get(work.job.request_url, end=size, unproven=True) as answer:
+        tenant = work.job.scope.tenant_id
+        with self.deps.source.get(work.job.request_url, tenant=tenant, end=size, unproven=True, afresh=True) as answer:
             if answer.status == 206:
                 for chunk in answer.chunks():
                     work.lease.check()

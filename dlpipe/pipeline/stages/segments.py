@@ -105,6 +105,8 @@ class Segments:
         """The digest under which another server's pieces are joined."""
         self.held = 0
         self.written = 0
+        self.reused = False
+        """Did a piece come on a connection that had carried another answer?"""
         self.declared: tuple[digests.Digest, ...] = ()
 
     def bring(
@@ -246,8 +248,14 @@ class Segments:
         want = segments.want(span, remote, asking.max_bytes, unproven=asking.unproven)
         digest = hashlib.sha256()
         with self._deps.source.get(
-            asking.url, start=span.start, end=span.end, if_range=want.if_range, unproven=want.unproven
+            asking.url,
+            tenant=self._job.scope.tenant_id,
+            start=span.start,
+            end=span.end,
+            if_range=want.if_range,
+            unproven=want.unproven,
         ) as answer:
+            self.reused = self.reused or answer.is_reused
             judged = ranges.judge(answer.status, answer.headers, answer.framing, want)
             moved = answer.final_url_sha256 != remote.final_url_sha256 and not asking.elsewhere
             if moved or not segments.fits(judged, span, remote.content_length or 0):

@@ -55,7 +55,13 @@ def hub(make: Callable[..., Hub]) -> Hub:
 
 
 def ask(hub: Hub, url: str, method: str = "HEAD", *, metadata: bool = True, **headers: str) -> tuple[Reply, bytes]:
-    reply = hub.send(method, urls.address(url), {k.replace("_", "-"): v for k, v in headers.items()}, metadata=metadata)
+    reply = hub.send(
+        method,
+        urls.address(url),
+        {k.replace("_", "-"): v for k, v in headers.items()},
+        metadata=metadata,
+        tenant="default",
+    )
     body = b"".join(reply.chunks())
     reply.close()
     return reply, body

@@ -92,7 +92,7 @@ class Rig:
         self.source = HttpSource(self.hub)
 
     def get(self, url: str) -> int:
-        with self.source.get(url) as answer:
+        with self.source.get(url, tenant="default") as answer:
             return answer.status
 
     def redirect(self, location: str) -> None:
@@ -110,8 +110,8 @@ def rig() -> Iterator[Rig]:
 
 WAYS: dict[str, Callable[[Rig, str], object]] = {
     "get": lambda rig, url: rig.get(url),
-    "head": lambda rig, url: rig.source.head(url),
-    "revalidation": lambda rig, url: rig.source.unchanged(url, '"v1"', None),
+    "head": lambda rig, url: rig.source.head(url, tenant="default"),
+    "revalidation": lambda rig, url: rig.source.unchanged(url, '"v1"', None, tenant="default"),
 }
 
 DISGUISED = [

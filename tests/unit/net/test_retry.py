@@ -14,7 +14,7 @@ from dlpipe.net import failures
 from dlpipe.net.layer import Ask
 from dlpipe.net.policy import NetPolicy
 from dlpipe.net.retry import Retry
-from dlpipe.net.wire import StaleConnection
+from dlpipe.net.wire import DoubtfulAnswer, StaleConnection
 
 POLICY = NetPolicy(retries=3, backoff_base_s=2.0, max_retry_sleep_s=20.0, max_retry_after_s=3600.0)
 NOW = 784111777.0  # Sun, 06 Nov 1994 08:49:37 GMT
@@ -179,7 +179,7 @@ def test_hanging_head_is_not_asked_again_because_get_can_tell() -> None:
 def test_stale_connection_is_replaced_at_once_and_uses_no_try() -> None:  # row 48
     server = Server([StaleConnection(), 500, StaleConnection(), 500, 500, 200])
     assert _call(server) == 200
-    assert server.afresh == [False, True, False, True, False, False]
+    assert server.afresh == [False] + [True] * 5  # what failed once goes over new connections from then on
     assert len(server.slept) == 3
 
 
@@ -188,7 +188,24 @@ def test_second_stale_connection_in_a_row_is_a_failure_of_the_try() -> None:
     with pytest.raises(Retryable) as caught:
         _call(server)
     assert caught.value.code == "connection_lost"
-    assert server.afresh == [False, True] * (POLICY.retries + 1)
+    assert server.afresh == [False] + [True] * (2 * POLICY.retries + 1)
+
+
+@pytest.mark.parametrize(("status", "marked"), [(404, False), (200, True)])
+def test_doubtful_answer_is_asked_for_afresh_at_no_try_and_marks_only_what_differs(status: int, marked: bool) -> None:
+    marks: list[str] = []
+    server = Server([DoubtfulAnswer(404, marks.append), status])
+    assert _call(server) == status
+    assert server.afresh == [False, True]
+    assert server.slept == []
+    assert bool(marks) is marked
+
+
+def test_answer_of_a_fresh_connection_is_judged_whatever_it_is() -> None:  # row 50
+    server = Server([DoubtfulAnswer(), failures.protocol_error("h", "malformed")])
+    with pytest.raises(Permanent):
+        _call(server)
+    assert server.afresh == [False, True]
 
 
 def test_permanent_is_never_retryable() -> None:

@@ -1,13 +1,22 @@
-"""The watcher of a connection: bounds on heads, and what it must not let pass (rows 5, 8, 9, 17, 48)."""
+"""The watcher of a connection: bounds on heads, and what it must not let pass (rows 5, 7, 8, 9, 17, 48, 49, 51)."""
 
 from __future__ import annotations
 
+import select
+import socket
+import ssl
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
 import httpcore
 import pytest
+from httpcore._backends.sync import SyncStream  # what the connections of a worker are, below their watchers
 
 from dlpipe.core.errors import Permanent
 from dlpipe.net.policy import NetPolicy
 from dlpipe.net.wire import StaleConnection, WatchedStream
+from tests.certificates import NAME, Authority
 
 POLICY = NetPolicy(max_header_bytes=1000, max_header_count=20, max_interim_answers=3, head_s=60.0)
 GET, HEAD = b"GET / HTTP/1.1\r\n\r\n", b"HEAD / HTTP/1.1\r\n\r\n"
@@ -53,7 +62,7 @@ def _read_all(stream: WatchedStream, inner: Bytes) -> bytes:
 
 
 def _reusable(stream: WatchedStream) -> bool:
-    return not stream.get_extra_info("is_readable")
+    return stream.is_over() and not stream.has_surplus()
 
 
 @pytest.mark.parametrize(
@@ -67,7 +76,13 @@ def _reusable(stream: WatchedStream) -> bool:
         (b"HTTP/1.1 200 OK\r\nX: y\r\n z\r\n\r\n", "a folded line"),
         (b"HTTP/1.0 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", "chunked before HTTP/1.1"),
         (b"HTTP/1.1 103 Early\r\n\r\n" * 4, "row 17: interim answers"),
-        (b"HTTP/2.0 103 Early\r\n\r\n" * 4, "row 17: interim answers of an odd version"),
+        (b"HTTP/2.0 103 Early\r\n\r\n", "row 51: an interim answer of another version"),
+        (b"HTTP/2.0 200 OK\r\n\r\n", "row 51: another version"),
+        (b"HTTP/1.2 200 OK\r\n\r\n", "row 51: another minor version"),
+        (b"HTTP/1.1 2000 OK\r\n\r\n", "row 51: a status of four digits"),
+        (b"ICY 200 OK\r\n\r\n", "row 51: another protocol"),
+        (b"XHTT", "row 51: no beginning of a status line, and no end of a head"),
+        (b"HTTP/1.1 103 Early\r\nLink: a\r\n b\r\n\r\n", "row 7: a folded field of an interim answer"),
         (b"HTTP/1.1 103 Early\r\n" + b"X: y\r\n" * 7 + b"\r\n", "row 17: counted over interim answers"),
         (b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 21 + b"\r\n", "row 17: header lines"),
         (b"HTTP/1.1 200 OK\r\nX: " + b"y" * 1000 + b"\r\n\r\n", "row 17: bytes"),
@@ -103,7 +118,11 @@ def test_bytes_pass_unchanged_and_an_exact_answer_leaves_the_connection_usable(s
         (GET, b"HTTP/1.1 204 No\r\n\r\nx", False),
         (HEAD, b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n", True),
         (HEAD, b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello", False),
-        (GET, b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", False),
+        (GET, b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", True),
+        (GET, b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\nx", False),
+        (GET, b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n", False),
+        (HEAD, b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", True),
+        (HEAD, b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", False),
         (GET, b"HTTP/1.1 200 OK\r\n\r\nhello", False),
     ],
 )
@@ -116,22 +135,63 @@ def test_connection_is_used_again_only_when_nothing_can_be_left_on_it(
     assert _reusable(stream) is usable
 
 
-def test_bytes_that_only_the_tls_layer_holds_end_the_connection() -> None:
-    class Tls(Bytes):
-        left = 4
+@pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
+@pytest.mark.parametrize(
+    ("behind", "surplus", "over"),
+    [(b"", False, True), (b"HTTP/1.1 200 OK\r\n", True, True), (None, False, False)],
+    ids=["silence", "bytes", "the end"],
+)
+def test_idle_connection_tells_late_bytes_from_silence_and_from_its_end(
+    tmp_path: Path, tls: bool, behind: bytes | None, surplus: bool, over: bool
+) -> None:
+    server, client = connected(tmp_path, tls=tls)
+    stream = WatchedStream(SyncStream(client), "a.example", POLICY, time.monotonic)
+    with server, client:
+        for _ in range(2):  # what came in the exchange before does not count
+            stream.write(GET)
+            server.recv(100)
+            server.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello")
+            while not stream.is_over():
+                stream.read(100, 10.0)
+            assert not stream.has_surplus()
+        if behind is None:
+            server.close()
+            select.select([client], [], [], 10.0)
+        elif behind:
+            server.sendall(behind)
+            select.select([client], [], [], 10.0)
+        assert stream.has_surplus() is surplus
+        assert stream.is_over() is over
+        stream.close()
 
-        def pending(self) -> int:
-            return self.left
 
-        def get_extra_info(self, info: str) -> object:
-            return self if info == "ssl_object" else False
+def test_bytes_that_only_the_tls_layer_holds_are_surplus(tmp_path: Path) -> None:
+    server, client = connected(tmp_path, tls=True)
+    stream = WatchedStream(SyncStream(client), "a.example", POLICY, time.monotonic)
+    data = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello"
+    with server, client:
+        stream.write(GET)
+        server.recv(100)
+        server.sendall(data + b"more")  # one record
+        assert stream.read(len(data), 10.0) == data
+        assert stream.has_surplus()  # row 5: no poll of the socket sees these
 
-    inner = Tls(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello")
-    stream = _watch(inner)
-    _read_all(stream, inner)
-    assert not _reusable(stream)  # row 5
-    inner.left = 0
-    assert _reusable(stream)
+
+def connected(place: Path, *, tls: bool) -> tuple[socket.socket, socket.socket]:
+    """The two ends of a connection, the server's first."""
+    server, client = socket.socketpair()
+    if not tls:
+        return server, client
+    authority = Authority(place / "authority")
+    made = authority.sign()
+    (place / "server.pem").write_text(made.chain + made.key)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(place / "server.pem")
+    trust = ssl.create_default_context(cafile=str(authority.file))
+    with ThreadPoolExecutor(1) as pool:
+        there = pool.submit(context.wrap_socket, server, server_side=True)
+        here = trust.wrap_socket(client, server_hostname=NAME)
+        return there.result(10), here
 
 
 @pytest.mark.parametrize("end", [b"", httpcore.ReadError("reset")])
@@ -156,7 +216,7 @@ def test_stale_is_only_a_used_connection_that_says_nothing_at_all(end: bytes | E
 
 
 def test_head_that_drips_is_ended_by_its_own_deadline() -> None:
-    inner = Bytes(*([b"X"] * 100), takes_s=29.0)
+    inner = Bytes(*(bytes([one]) for one in b"HTTP/1.1 200 OK"), takes_s=29.0)
     stream = _watch(inner)
     with pytest.raises(httpcore.ReadTimeout):
         _read_all(stream, inner)

@@ -98,7 +98,7 @@ def test_a_server_is_not_blamed_and_not_asked_again(listener: socket.socket) -> 
     hub = Hub(NetPolicy(allow_private=True, retries=3, breaker_failures=1))
     host, port = listener.getsockname()
     with ThreadPoolExecutor(1) as pool:
-        asked = pool.submit(hub.send, "GET", address(f"http://{host}:{port}/"))
+        asked = pool.submit(hub.send, "GET", address(f"http://{host}:{port}/"), tenant="default")
         peer, _ = listener.accept()
         hub.hang_up()
         with peer, pytest.raises(WorkerEnding):

@@ -99,8 +99,8 @@ def test_what_another_job_brought_meanwhile_is_not_overwritten(world: World, fir
     job = world.plan(URL, artifact_id="again")
     ask = world.source.unchanged
 
-    def slow(*args: Any) -> bool | None:
-        said = ask(*args)
+    def slow(*args: Any, tenant: str) -> bool | None:
+        said = ask(*args, tenant=tenant)
         with world.database.write() as unit:
             unit.registry.see_url("default", URL, KnownBlob("c" * 64, "local:other", 3))
         seen_long_ago(world)

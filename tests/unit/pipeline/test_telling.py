@@ -148,12 +148,12 @@ def test_a_failure_that_could_not_be_written_is_not_told(
 def test_a_lost_lease_is_told(world: World, told: Told, job: str, monkeypatch: pytest.MonkeyPatch) -> None:
     real = world.source.head
 
-    def head(url: str) -> object:
+    def head(url: str, *, tenant: str) -> object:
         world.expire(job)
         (held,) = _expired(world)
         with world.database.write() as unit:
             assert unit.backlog.orphan(held, None)
-        return real(url)
+        return real(url, tenant=tenant)
 
     monkeypatch.setattr(world.source, "head", head)
     assert world.run("head", job) == Dropped("lease_lost")

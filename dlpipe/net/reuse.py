@@ -1,0 +1,91 @@
+"""Origins of which no connection is used twice, as bytes came there that belong to no answer (HTTP.md rows 49 and 50).
+
+Such bytes can be on their way while a connection looks idle, and the next request would take them for its answer. So an
+origin that sent any is marked for a day, by every worker that sees it, in Redis for all and in each process for itself.
+A mark that vanishes is made again when such bytes are seen again.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from contextlib import suppress
+
+from dlpipe.net.line import Away, Line
+
+log = logging.getLogger(__name__)
+
+Origin = tuple[str, str, int]
+"""Scheme, host, port."""
+
+MAX_ORIGINS = 4_096
+_BELIEVED_S = 1.0
+"""For so long an origin that is not marked in Redis is believed not to be."""
+
+_MARK = "redis.call('SET', KEYS[1], '1', 'PX', ARGV[2])"
+_LEFT_MS = "return redis.call('PTTL', KEYS[1])"
+
+
+class ReuseMarks:
+    """Which origins are marked: what any worker saw, or only this one while Redis is away."""
+
+    def __init__(self, line: Line | None, kept_s: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._line, self._kept_s, self._clock = line, kept_s, clock
+        self._lock = threading.Lock()
+        self._marked: OrderedDict[Origin, float] = OrderedDict()
+        """Until when, by this process's clock; the origin marked longest ago is forgotten first."""
+        self._clean: OrderedDict[Origin, float] = OrderedDict()
+        """Until when an origin is believed to have no mark."""
+
+    def mark(self, origin: Origin, why: str) -> None:
+        """No connection to it is used again, by any worker, for as long as marks are kept."""
+        if self._is_known(origin):
+            return
+        self._remember(origin, self._kept_s)
+        if self._line is not None:
+            with suppress(Away):
+                self._line.run(_MARK, (_key(origin),), (round(self._kept_s * 1000),))
+        log.warning("no connection to %s://%s:%d is used twice for %.0f s: %s", *origin, self._kept_s, why)
+
+    def is_marked(self, origin: Origin) -> bool:
+        now = self._clock()
+        with self._lock:
+            if self._marked.get(origin, now) > now:
+                return True
+            if self._line is None or self._clean.get(origin, now) > now:
+                return False
+        try:
+            left_ms = int(self._line.run(_LEFT_MS, (_key(origin),), ()))
+        except Away:
+            return False
+        if left_ms > 0:
+            self._remember(origin, left_ms / 1000)
+            return True
+        with self._lock:
+            _put(self._clean, origin, now + _BELIEVED_S)
+        return False
+
+    def _is_known(self, origin: Origin) -> bool:
+        now = self._clock()
+        with self._lock:
+            return self._marked.get(origin, now) > now
+
+    def _remember(self, origin: Origin, seconds: float) -> None:
+        with self._lock:
+            self._clean.pop(origin, None)
+            _put(self._marked, origin, self._clock() + seconds)
+
+
+def _put(among: OrderedDict[Origin, float], origin: Origin, until: float) -> None:
+    among.pop(origin, None)
+    among[origin] = until
+    while len(among) > MAX_ORIGINS:
+        among.popitem(last=False)
+
+
+def _key(origin: Origin) -> str:
+    scheme, host, port = origin
+    return f"dlpipe:noreuse:{{{scheme}://{host}:{port}}}"
