@@ -116,9 +116,8 @@ class Origin:
         try:
             if self._tls is not None:
                 with self._lock:
-                    self._open.discard(connection)
                     connection = self._tls.wrap_socket(connection, server_side=True, do_handshake_on_connect=False)
-                    self._open.add(connection)
+                    self._open[number] = connection
             with connection.makefile("rb") as stream:
                 while self._one(connection, stream, number):
                     pass
