@@ -25,6 +25,7 @@ SURPLUS = {
     "a forged 302": answer(302, b"", f"Location: {FORGED_PATH}"),
     "a forged 206": answer(206, FORGED[:10], "Content-Range: bytes 0-9/10", 'ETag: "forged"'),
     "a forged 304": answer(304, b"", 'ETag: "forged"', length=False),
+    "a forged 503": answer(503, b"busy"),
     "a forged 204": answer(204, b"", length=False),
     "a forged 200 that is coded": answer(200, FORGED, "Content-Encoding: gzip"),
     "a flood of 1xx": b"HTTP/1.1 103 Early Hints\r\nLink: </style.css>\r\n\r\n" * 40,

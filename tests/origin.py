@@ -39,6 +39,7 @@ class Late:
     data: bytes
     after_s: float | None = None
     """None: as soon as the next request has come."""
+    sent: Callable[[], object] = lambda: None
 
 
 @dataclass(frozen=True)
@@ -154,6 +155,7 @@ class Origin:
             elif not stream.peek(1):
                 return False  # the client has gone without another request
             connection.sendall(say.late.data)
+            say.late.sent()
         if say.then is Then.RESET:
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         if say.then is Then.HANG:
