@@ -2,19 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-
-@dataclass(frozen=True)
-class Mutant:
-    name: str
-    what: str
-    """What is broken, for people."""
-    file: str
-    old: str
-    new: str
-    tests: tuple[str, ...]
-
+from ops.mutant import Mutant
+from ops.mutants_net import NET
 
 _RUNNER = "dlpipe/pipeline/runner.py"
 _ENDING = "dlpipe/pipeline/ending.py"
@@ -295,17 +284,7 @@ MUTANTS = (
         "        self._check_ours()\n        self._fence = fence\n", "        self._fence = fence\n",
         (_CLAIMED, "-k", "who_goes_on"),
     ),
-    # ── the circuit ──
-    Mutant(
-        "believed-after-a-failure", "a circuit is believed to be closed after a failure", "dlpipe/net/breaker.py",
-        "        self._closed.pop(host, None)\n", "",
-        ("tests/unit/net/test_breaker.py", "-k", "after_a_failure"),
-    ),
-    Mutant(
-        "believed-for-ever", "a circuit that was closed once is closed for good", "dlpipe/net/breaker.py",
-        "if now < self._closed.get(host, now):", "if host in self._closed:",
-        ("tests/unit/net/test_breaker.py", "-k", "for_a_moment"),
-    ),
+    *NET,
     # ── the row ──
     Mutant(
         "any-state-on-record", "a stage enters a state that the table does not give it", _GUARDS,

@@ -39,7 +39,10 @@ class Late:
     data: bytes
     after_s: float | None = None
     """None: as soon as the next request has come."""
-    sent: Callable[[], object] = lambda: None
+    go: threading.Event | None = None
+    """Not before this is set."""
+    sent: threading.Event | None = None
+    """Set once they are sent."""
 
 
 @dataclass(frozen=True)
@@ -149,18 +152,26 @@ class Origin:
         connection.sendall(say.data)
         while say.drip and not self._ending.wait(say.every_s):
             connection.sendall(say.drip)
-        if say.late is not None:
-            if say.late.after_s is not None:
-                self._ending.wait(say.late.after_s)
-            elif not stream.peek(1):
-                return False  # the client has gone without another request
-            connection.sendall(say.late.data)
-            say.late.sent()
+        if say.late is not None and not self._send_late(connection, stream, say.late):
+            return False
         if say.then is Then.RESET:
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         if say.then is Then.HANG:
             readline()
         return say.then is Then.KEEP
+
+    def _send_late(self, connection: socket.socket, stream: io.BufferedReader, late: Late) -> bool:
+        """False: the client has gone without another request."""
+        if late.go is not None and not late.go.wait(_JOIN_S):
+            return False
+        if late.after_s is not None:
+            self._ending.wait(late.after_s)
+        elif not stream.peek(1):
+            return False
+        connection.sendall(late.data)
+        if late.sent is not None:
+            late.sent.set()
+        return True
 
     def close(self) -> None:
         self._ending.set()

@@ -7,6 +7,7 @@ each URL it is known what the server holds and what it said, read by code of the
 from __future__ import annotations
 
 import argparse
+import logging
 import multiprocessing
 import random
 import sys
@@ -123,6 +124,14 @@ def _memory() -> Iterator[Path]:
 def run(seed: int, numbers: range, ends_at: float) -> Tally:
     """Play these cases, as far as the time goes; `ends_at` by the monotonic clock."""
     total = Tally()
+    logging.disable(logging.WARNING)  # each surplus is told of
+    try:
+        return _run(total, seed, numbers, ends_at)
+    finally:
+        logging.disable(logging.NOTSET)
+
+
+def _run(total: Tally, seed: int, numbers: range, ends_at: float) -> Tally:
     for at in range(0, len(numbers), CASES_PER_CLIENT):
         network = Network(Clock())
         with _memory() as root:
