@@ -2,8 +2,19 @@
 
 from __future__ import annotations
 
-from ops.mutant import Mutant
-from ops.mutants_net import NET
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Mutant:
+    name: str
+    what: str
+    """What is broken, for people."""
+    file: str
+    old: str
+    new: str
+    tests: tuple[str, ...]
+
 
 _RUNNER = "dlpipe/pipeline/runner.py"
 _ENDING = "dlpipe/pipeline/ending.py"
@@ -284,7 +295,73 @@ MUTANTS = (
         "        self._check_ours()\n        self._fence = fence\n", "        self._fence = fence\n",
         (_CLAIMED, "-k", "who_goes_on"),
     ),
-    *NET,
+    # ── the circuit ──
+    Mutant(
+        "believed-after-a-failure", "a circuit is believed to be closed after a failure", "dlpipe/net/breaker.py",
+        "        self._closed.pop(host, None)\n", "",
+        ("tests/unit/net/test_breaker.py", "-k", "after_a_failure"),
+    ),
+    Mutant(
+        "believed-for-ever", "a circuit that was closed once is closed for good", "dlpipe/net/breaker.py",
+        "if now < self._closed.get(host, now):", "if host in self._closed:",
+        ("tests/unit/net/test_breaker.py", "-k", "for_a_moment"),
+    ),
+    # ── connections that are used again ──
+    Mutant(
+        "head-and-get-share", "a connection that answered HEAD carries a GET", "dlpipe/net/connection.py",
+        'Use(tenant, origin, method == "HEAD")', "Use(tenant, origin, False)",
+        ("tests/unit/net/test_pool.py", "-k", "same_tenant_and_kind"),
+    ),
+    Mutant(
+        "tenants-share-connections", "a connection of one tenant carries another's request", "dlpipe/net/connection.py",
+        'Use(tenant, origin, method == "HEAD")', 'Use("", origin, method == "HEAD")',
+        ("tests/unit/net/test_pool.py", "-k", "same_tenant_and_kind"),
+    ),
+    Mutant(
+        "surplus-marks-nothing", "an origin that sent surplus is reused", "dlpipe/net/pool.py",
+        "        self._marks.mark(origin, why)\n", "",
+        ("tests/unit/net/test_pool.py", "-k", "late_bytes"),
+    ),
+    Mutant(
+        "idle-surplus-unseen", "bytes on an idle connection are not looked for", "dlpipe/net/wire.py",
+        "(surplus > 0 or self._has_arrived())", "surplus > 0",
+        ("tests/unit/net/test_pool.py", "-k", "late_bytes"),
+    ),
+    Mutant(
+        "malformed-is-believed", "a malformed head on a reused connection is judged", "dlpipe/net/connection.py",
+        "if reused and (broken or isinstance(error, Permanent)):", "if reused and broken:",
+        ("tests/unit/net/test_pool.py", "-k", "impossible_head_on_a_reused"),
+    ),
+    Mutant(
+        "refusal-is-believed", "a refusal on a reused connection is judged", "dlpipe/net/connection.py",
+        "if wanted is None and status >= 200:", "if False:",
+        ("tests/unit/net/test_pool.py", "-k", "refusal_on_a_reused"),
+    ),
+    Mutant(
+        "reused-fails-for-good", "a reused connection's answer fails a job for good", "dlpipe/pipeline/stages/fetch.py",
+        "            if not self._reused:\n                raise\n", "            raise\n",
+        ("tests/unit/pipeline/test_reused_answers.py",),
+    ),
+    Mutant(
+        "early-bytes-are-an-answer", "what came before the request was there is its answer", "dlpipe/net/wire.py",
+        "!= bytes(4)\n        except", "is None\n        except",
+        ("tests/unit/net/test_wire.py", "-k", "before_the_request_is_there"),
+    ),
+    Mutant(
+        "second-answer-passes", "a reused connection may bring two answers", "dlpipe/net/connection.py",
+        "if self._over and self.is_reused and self._lent.has_surplus():", "if False:",
+        ("tests/unit/net/test_pool.py", "-k", "brings_more"),
+    ),
+    Mutant(
+        "bare-line-feed", "a chunk's line may end with a bare LF", "dlpipe/net/chunks.py",
+        'if not line.endswith(b"\\r"):', "if False:",
+        ("tests/unit/net/test_chunks.py",),
+    ),
+    Mutant(
+        "any-version", "an answer of any version of HTTP is taken", "dlpipe/net/wire.py",
+        'rb"HTTP/1\\.[01] ([0-9]{3})(?: |\\Z)"', 'rb"HTTP/[0-9]\\.[0-9] ([0-9]{3})"',
+        ("tests/unit/net/test_wire.py", "-k", "refused_heads"),
+    ),
     # ── the row ──
     Mutant(
         "any-state-on-record", "a stage enters a state that the table does not give it", _GUARDS,

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import io
 import socket
 import ssl
 import struct
+import termios
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
@@ -39,10 +42,6 @@ class Late:
     data: bytes
     after_s: float | None = None
     """None: as soon as the next request has come."""
-    go: threading.Event | None = None
-    """Not before this is set."""
-    sent: threading.Event | None = None
-    """Set once they are sent."""
 
 
 @dataclass(frozen=True)
@@ -97,6 +96,16 @@ class Origin:
         """Wait until every connection is closed; False when one is still open by then."""
         with self._left:
             return self._left.wait_for(lambda: not self._open, within_s)
+
+    def push(self, asked: Asked, data: bytes) -> None:
+        """Send these bytes on the connection of an answered request, and wait until they have arrived."""
+        with self._lock:
+            connection = self._open[asked.connection]
+        connection.sendall(data)
+        deadline = time.monotonic() + _JOIN_S
+        while struct.unpack("i", fcntl.ioctl(connection, termios.TIOCOUTQ, bytes(4)))[0]:  # not acknowledged yet
+            assert time.monotonic() < deadline
+            self._ending.wait(0.001)
 
     def has_left(self, asked: Asked, within_s: float = _JOIN_S) -> bool:
         """Wait until the connection of this request is closed; False when it is still open by then."""
@@ -162,15 +171,11 @@ class Origin:
 
     def _send_late(self, connection: socket.socket, stream: io.BufferedReader, late: Late) -> bool:
         """False: the client has gone without another request."""
-        if late.go is not None and not late.go.wait(_JOIN_S):
-            return False
         if late.after_s is not None:
             self._ending.wait(late.after_s)
         elif not stream.peek(1):
             return False
         connection.sendall(late.data)
-        if late.sent is not None:
-            late.sent.set()
         return True
 
     def close(self) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import httpcore
 
-from dlpipe.core.errors import Permanent
+from dlpipe.core.errors import Permanent, Retryable
 from dlpipe.net import failures
 from dlpipe.net.direct import direct
 from dlpipe.net.policy import NetPolicy
@@ -62,7 +62,9 @@ class Connections:
             answer = self._ask(connection, asked, host)
         except BaseException as error:
             self._pool.give_back(connection, keep=False)
-            if reused and isinstance(error, Permanent):
+            wire = connection.wire
+            broken = isinstance(error, Retryable) and wire is not None and wire.is_within_head
+            if reused and (broken or isinstance(error, Permanent)):
                 self._pool.mark(connection, "what it sent on a reused connection was no answer")
                 raise DoubtfulAnswer from error
             raise

@@ -6,10 +6,12 @@ fields, and would take bytes that follow an answer for the next one. Here they a
 
 from __future__ import annotations
 
+import fcntl
 import re
 import socket
 import ssl
 import struct
+import termios
 import time
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -119,6 +121,8 @@ class WatchedStream(httpcore.NetworkStream):
             if self._in_head:
                 raise httpcore.ReadError("closed within the head of the answer")
         elif self._in_head:
+            if not self._heard and self.is_reused and self._is_unacknowledged():
+                raise self._refusal("bytes came on a reused connection before the request was there")
             self._heard = True
             self._head += data
             self._read_head()
@@ -193,6 +197,11 @@ class WatchedStream(httpcore.NetworkStream):
         """Has it carried an exchange before this one?"""
         return self._exchanges > 1
 
+    @property
+    def is_within_head(self) -> bool:
+        """Has an answer begun whose head has not ended?"""
+        return self._in_head and self._heard
+
     def has_surplus(self) -> bool:
         """Have bytes come behind the end of the answer (row 49)? They belong to no request of ours."""
         surplus = self._surplus
@@ -212,6 +221,20 @@ class WatchedStream(httpcore.NetworkStream):
         if self._expected is None or self._after_head < self._expected:
             return None
         return self._after_head - self._expected
+
+    def _is_unacknowledged(self) -> bool:
+        """Has the server's kernel yet to confirm some of the request? Then what has come cannot be its answer.
+
+        A segment with an answer confirms the request with it, so an honest one is never here too early. This is how
+        surplus that was on its way together with the request is told from an answer.
+        """
+        sock = self._inner.get_extra_info("socket")
+        if not isinstance(sock, socket.socket):
+            return False
+        try:
+            return fcntl.ioctl(sock, termios.TIOCOUTQ, bytes(4)) != bytes(4)
+        except OSError:  # a machine that does not tell
+            return False
 
     def _has_arrived(self) -> bool:
         """Is a byte there that was not read yet? Only looks, and waits for none."""

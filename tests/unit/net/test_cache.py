@@ -54,13 +54,15 @@ def hub(make: Callable[..., Hub]) -> Hub:
     return make()
 
 
-def ask(hub: Hub, url: str, method: str = "HEAD", *, metadata: bool = True, **headers: str) -> tuple[Reply, bytes]:
+def ask(
+    hub: Hub, url: str, method: str = "HEAD", *, metadata: bool = True, tenant: str = "default", **headers: str
+) -> tuple[Reply, bytes]:
     reply = hub.send(
         method,
         urls.address(url),
         {k.replace("_", "-"): v for k, v in headers.items()},
         metadata=metadata,
-        tenant="default",
+        tenant=tenant,
     )
     body = b"".join(reply.chunks())
     reply.close()
@@ -175,6 +177,13 @@ def test_urls_that_differ_anywhere_are_different(origin: Origin, hub: Hub) -> No
     for other in (url, url + "?a=1", url + "?a=2", url + "?", url + "?a=1&b", origin.url + "/F"):
         ask(hub, other)
     assert len(origin.asked) == 6
+
+
+def test_each_tenant_has_answers_of_its_own(origin: Origin, hub: Hub) -> None:
+    url = origin.on("/f", answer(200, b"", FRESH, 'ETag: "one"'), answer(200, b"", FRESH, 'ETag: "two"'))
+    told = [ask(hub, url, tenant=tenant)[0].headers.one("etag") for tenant in ("one", "two", "one", "two")]
+    assert told == ['"one"', '"two"', '"one"', '"two"']
+    assert len(origin.asked) == 2
 
 
 def test_another_process_profits(origin: Origin, make: Callable[..., Hub]) -> None:

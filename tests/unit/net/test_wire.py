@@ -165,6 +165,30 @@ def test_idle_connection_tells_late_bytes_from_silence_and_from_its_end(
         stream.close()
 
 
+@pytest.mark.parametrize("reused", [True, False])
+def test_bytes_that_come_before_the_request_is_there_are_no_answer_on_a_reused_connection(reused: bool) -> None:
+    """A server that takes no more bytes leaves a request unconfirmed, as a long way to it does."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        client = socket.create_connection(listener.getsockname())
+        server, _ = listener.accept()
+    stream = WatchedStream(SyncStream(client), "a.example", POLICY, time.monotonic)
+    with server, client:
+        if reused:
+            stream.write(GET)
+            server.recv(100)
+            server.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+            stream.read(100, 10.0)
+        stream.write(b"GET / HTTP/1.1\r\nA: " + b"a" * 60_000 + b"\r\n\r\n")
+        server.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nforged")
+        if reused:
+            with pytest.raises(Permanent) as caught:
+                stream.read(100, 10.0)
+            assert caught.value.code == "protocol_error"
+        else:  # an early refusal of a long request is an answer
+            stream.read(100, 10.0)
+
+
 def test_bytes_that_only_the_tls_layer_holds_are_surplus(tmp_path: Path) -> None:
     server, client = connected(tmp_path, tls=True)
     stream = WatchedStream(SyncStream(client), "a.example", POLICY, time.monotonic)
