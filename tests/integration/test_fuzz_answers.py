@@ -1,4 +1,4 @@
-"""A short piece of `make fuzz`: answers as no server should give them, and the oracle that judges what becomes of them."""
+"""A short piece of `make fuzz`: answers as no server should give them, and the oracle that judges what they led to."""
 
 from __future__ import annotations
 

@@ -13,6 +13,7 @@ import pytest
 from dlpipe.core.model import Scope
 from dlpipe.core.states import State
 from dlpipe.db import SqlDatabase
+from dlpipe.net.limits import Bounds, HostLimits
 from tests.hostile import honest
 from tests.late_bytes import FORGED, FORGED_PATH, FORGES_A_FILE, SURPLUS
 from tests.origin import Asked, Late, Origin, Say, answer
@@ -51,14 +52,12 @@ def behind(method: str, late: Late) -> Callable[[Asked], Say]:
     return lambda asked: Say(told(asked).data, late=late if asked.method == method else None)
 
 
-def assert_right(pipeline: Pipeline, url: str, body: bytes, tenant: str = "anna", *, slept: int = 0) -> None:
+def assert_right(pipeline: Pipeline, url: str, body: bytes, tenant: str = "anna") -> None:
     """The job comes to its end in its first run, with these bytes."""
-    before = len(pipeline.slept)
     job = pipeline.fetch(url, tenant_id=tenant)
     row = pipeline.row(job)
     assert (State(row.state), pipeline.error(job), row.attempts, row.run) == (State.DEDUPED, None, 0, 1)
     assert [one.sha256 for one in pipeline.artifacts(job, Scope(tenant))] == [sha256(body)]
-    assert len(pipeline.slept) - before == slept
 
 
 def connections(origin: Origin, path: str, method: str = "GET") -> list[int]:
@@ -142,7 +141,30 @@ def test_answer_behind_late_bytes_that_decide_nothing_is_the_right_one(
     surplus: str, origin: Origin, pipeline: Pipeline
 ) -> None:
     assert_right(pipeline, origin.on("/first", behind("GET", Late(SURPLUS[surplus]))), FIRST)
-    assert_right(pipeline, origin.url + "/second", SECOND, slept=int(surplus == _FOR_NOW))
+    assert_right(pipeline, origin.url + "/second", SECOND)
+
+
+def test_two_answers_without_a_body_on_a_reused_connection_are_asked_for_again(
+    origin: Origin, pipeline: Pipeline
+) -> None:
+    """A forged answer of no bytes, and more: nothing is read of it, and it must not fail the job either."""
+    late = answer(200) + SURPLUS["plain surplus"]
+    assert_right(pipeline, origin.on("/first", behind("GET", Late(late))), FIRST)
+    assert_right(pipeline, origin.url + "/second", SECOND)
+    assert_marked(pipeline, origin)
+
+
+def test_answer_that_is_refused_for_its_surplus_lets_go_of_its_host(origin: Origin, pipeline: Pipeline) -> None:
+    """Of HEAD nothing is read: surplus is seen as soon as the head is there."""
+    pipeline.surroundings(limits=HostLimits(Bounds(slots=1)))
+    said = honest(FIRST)
+    url = origin.on(
+        "/first", lambda asked: Say(said(asked).data + (SURPLUS["plain surplus"] if asked.method == "HEAD" else b""))
+    )
+    assert_right(pipeline, origin.url + "/second", SECOND)
+    assert_right(pipeline, url, FIRST)
+    assert_right(pipeline, origin.url + "/third", THIRD)
+    assert pipeline.slept == []
 
 
 def test_refusal_that_a_fresh_connection_confirms_stands_and_marks_nothing(origin: Origin, pipeline: Pipeline) -> None:
