@@ -49,18 +49,18 @@ class Ended:
 
 class Client:
     def __init__(self, network: Network, root: Path) -> None:
-        self._root, self._clock = root, network.clock
+        self._root, self._network = root, network
         self._hub = Hub(
             NET,
             resolve=lambda _host, _port: ["127.0.0.1"],
             connect=network,
-            sleep=network.clock.wait,
-            clock=network.clock,
+            sleep=network.wait,
+            clock=lambda: network.now,
             chance=lambda: 0.5,
         )
         policy = Policy(stream=StreamPolicy(accept_unproven_length=True, max_restarts=1))
         deps = make_deps(Mock(), root, source=HttpSource(self._hub), policy=policy)
-        self._deps = replace(deps, clock=network.clock)
+        self._deps = replace(deps, clock=lambda: network.now)
         self.counts: Counter[str] = Counter()
 
     def close(self) -> None:
@@ -74,7 +74,7 @@ class Client:
                 done = self._run(replace(job, run=run, fence=run), head)
             except Postponed as failure:
                 self.counts[f"put off: {failure.code}"] += 1
-                self._clock.now += failure.after_s
+                self._network.now += failure.after_s
             except StageFailure as failure:
                 codes.append(failure.code)
                 if isinstance(failure, Permanent) or len(codes) == RUNS:

@@ -56,29 +56,37 @@ class Request:
 Answers = Callable[[Request], Said]
 
 
-class Clock:
-    """Seconds that pass because somebody waits, and not otherwise."""
-
-    def __init__(self) -> None:
-        self.now = 1_000.0
-        self.waited = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-    def wait(self, seconds: float) -> None:
-        self.now += seconds
-        self.waited += seconds
+class Hang(Exception):
+    """A download goes on and on."""
 
 
 class Network(httpcore.NetworkBackend):
-    """Connects to whoever answers at the moment."""
+    """Leads every connection to the server of the case, and bounds what one download may take."""
 
-    def __init__(self, clock: Clock) -> None:
-        self.clock = clock
+    def __init__(self, *, waits_s: float, requests: int) -> None:
+        self.now = 1_000.0
+        """The clock: it moves when somebody waits, and not otherwise."""
         self.connections = 0
         self.transcript: list[tuple[int, str, bytes]] = []
         self.answers: Answers = lambda _request: Said((), End.CLOSE)
+        self._waits_s, self._requests = waits_s, requests
+        self.begin()
+
+    def begin(self) -> None:
+        """The next download begins."""
+        self._waited, self._asked = 0.0, 0
+
+    def wait(self, seconds: float) -> None:
+        self.now += seconds
+        self._waited += seconds
+        if self._waited > self._waits_s:
+            raise Hang(f"it has waited for {self._waited:.0f} s")
+
+    def ask(self, request: Request) -> Said:
+        self._asked += 1
+        if self._asked > self._requests:
+            raise Hang(f"it has sent {self._asked} requests")
+        return self.answers(request)
 
     def connect_tcp(
         self,
@@ -122,7 +130,7 @@ class _Wire(httpcore.NetworkStream):
         if not self._readable():
             self._go_on()
         if not self._readable():
-            self._network.clock.wait(timeout or 0.0)
+            self._network.wait(timeout or 0.0)
             raise httpcore.ReadTimeout("nothing will come")
         try:
             found = self._client.recv(max_bytes)
@@ -153,7 +161,7 @@ class _Wire(httpcore.NetworkStream):
         headers = {name.lower(): value.strip() for name, _, value in fields}
         self._network.transcript.append((self._number, ">", head))
         self._requests += 1
-        said = self._network.answers(Request(method, path, headers, self._number, self._requests > 1))
+        said = self._network.ask(Request(method, path, headers, self._number, self._requests > 1))
         self._left.extend(piece for piece in said.pieces if piece)
         self._late = (said.when, said.late) if said.late else None
         self._end = said.end
