@@ -224,7 +224,7 @@ def test_row_36_resume_is_turned_off_for_a_host_whose_etags_flip(origin: Origin,
 
 
 def test_row_48_an_idle_connection_that_closes_costs_no_attempt(origin: Origin, pipeline: Pipeline) -> None:
-    """The server takes the GET on the connection that HEAD had, and closes it without a word."""
+    """The server takes the GET on the connection that another GET had, and closes it without a word."""
     told = 0
 
     def script(asked: Asked) -> Say:
@@ -234,10 +234,11 @@ def test_row_48_an_idle_connection_that_closes_costs_no_attempt(origin: Origin, 
             return Say(b"", Then.CLOSE)
         return honest()(asked)
 
+    pipeline.fetch(origin.on("/g", honest()), artifact_id="before")
     job = pipeline.fetch(origin.on("/f", script))
     assert pipeline.state(job) is State.DEDUPED
     assert (pipeline.row(job).attempts, pipeline.row(job).run, pipeline.slept) == (0, 1, [])
-    assert [asked.connection for asked in origin.asked] == [1, 1, 2]
+    assert [asked.connection for asked in origin.asked] == [1, 2, 1, 2, 3]
     assert_holds(pipeline, FILE)
 
 
