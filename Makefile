@@ -56,8 +56,11 @@ chaos: setup ## 2,000 jobs under faults; JOBS=20000 for a long run, SEED=7 for t
 	@$(BIN)/python -m tests.chaos $(if $(JOBS),--jobs $(JOBS)) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 .PHONY: fuzz
-fuzz: setup ## Mutated answers, messages and staging folders; 20 minutes. SEED=7 CASES=2000 for a trial
-	@$(BIN)/python -m tests.fuzz.answers --cases $(or $(CASES),100000) $(if $(SEED),--seed $(SEED)) $(ARGS)
+fuzz: setup ## Mutated answers, messages and staging folders; some 20 minutes. SEED=7 CASES=2000 for a trial
+	@$(BIN)/python -m tests.fuzz.answers $(if $(CASES),--cases $(CASES)) $(if $(SEED),--seed $(SEED)) $(ARGS)
+	@$(BIN)/python -m tests.fuzz.messages --broker redis $(if $(CASES),--cases $(CASES)) $(if $(SEED),--seed $(SEED))
+	@$(BIN)/python -m tests.fuzz.messages --broker rabbitmq $(if $(CASES),--cases $(CASES)) $(if $(SEED),--seed $(SEED))
+	@$(BIN)/python -m tests.fuzz.staging $(if $(CASES),--cases $(CASES)) $(if $(SEED),--seed $(SEED))
 
 .PHONY: bench
 bench: setup ## Ours and the peers side by side; an hour or two. ONLY=stream,plan ROUNDS=1 SIZE=64M for a trial
