@@ -12,7 +12,7 @@ from random import Random
 from tests.fuzz.drafts import CHANGES, Draft, garbled
 from tests.fuzz.reading import Reading, read
 from tests.fuzz.wire import End, Request, Said, When
-from tests.late_bytes import SURPLUS
+from tests.late_bytes import FORGES_A_FILE, SURPLUS
 
 TENANTS = ("anna", "bert", "cleo")
 ALONE = "dora"
@@ -30,6 +30,8 @@ class Target:
     hostile: bool = False
     flaky: bool = False
     """Honest, but its first answer breaks off."""
+    stubborn: bool = False
+    """Hostile in the same way each time."""
     later: bytes | None = None
     """What the file becomes after its first answer."""
     framing: str = "length"
@@ -80,6 +82,7 @@ class Case:
         made.framing = chance.choice(("length", "length", "chunked", "close"))
         if hostile:
             made.tenant = ALONE if chance.random() < 0.3 else made.tenant
+            made.stubborn = chance.random() < 0.3
             if chance.random() < 0.1:
                 made.later = name + chance.randbytes(chance.choice((len(made.content), 500)))
         else:
@@ -114,7 +117,7 @@ class Case:
         if found is None:
             return Said((b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n",))
         self.requested.add(found.path)
-        chance = self.chance(found.path, self.requests)
+        chance = self.chance(found.path, request.method if found.stubborn else self.requests)
         said = self._said(found, request, chance)
         found.asked += request.method == "GET"
         self.surplus += bool(said.late)
@@ -128,7 +131,7 @@ class Case:
         draft = honest(target, request, chance)
         if not target.hostile:
             return self._well_said(draft, target, chance)
-        if chance.random() < 0.15 * target.asked:
+        if not target.stubborn and chance.random() < 0.15 * target.asked:
             return self._well_said(draft, target, chance)
         plain = Said((draft.render(chance),))
         if chance.random() < 0.85:
@@ -142,7 +145,7 @@ class Case:
             data = data[: chance.randrange(len(data) + 1)]
         late, when = b"", When.ASKED
         if chance.random() < 0.4:
-            late, when = _surplus(chance), chance.choice((When.ASKED, When.ASKED, When.IDLE))
+            late, when = _surplus(chance, target.tenant == ALONE), chance.choice((When.ASKED, When.ASKED, When.IDLE))
             if chance.random() < 0.2:
                 data, late = data + late, b""
         if request.method == "GET" and target.tenant != ALONE and (_FILE.search(data, 6) or _FILE.search(late)):
@@ -151,7 +154,7 @@ class Case:
             (End.CLOSE, End.CLOSE, End.RESET) if draft.framing == "close" else (*[End.KEEP] * 7, End.CLOSE, End.RESET)
         )
         end = End.KEEP if late else chance.choice(ends)
-        return Said(self._pieces(before + data, chance), end, late, when)
+        return Said(self._pieces(before + data, chance), end, late, when, chance.random() < 0.5)
 
     def _well_said(self, draft: Draft, target: Target, chance: Random) -> Said:
         data = draft.render(chance)
@@ -193,6 +196,8 @@ def honest(target: Target, request: Request, chance: Random) -> Draft:
     return draft
 
 
-def _surplus(chance: Random) -> bytes:
+def _surplus(chance: Random, may_forge: bool) -> bytes:
+    if may_forge and chance.random() < 0.4:
+        return SURPLUS[FORGES_A_FILE]
     data = chance.choice(tuple(SURPLUS.values()))
     return garbled(data, chance) if chance.random() < 0.4 else data

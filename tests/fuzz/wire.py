@@ -38,6 +38,8 @@ class Said:
     end: End = End.KEEP
     late: bytes = b""
     when: When = When.ASKED
+    alone: bool = False
+    """The answer to that next request comes behind the surplus only as the client reads on."""
 
     @property
     def data(self) -> bytes:
@@ -110,11 +112,14 @@ class _Wire(httpcore.NetworkStream):
         self._requests = 0
         self._left: deque[bytes] = deque()
         self._late: tuple[When, bytes] | None = None
+        self._alone = False
         self._end = End.KEEP
 
     def write(self, buffer: bytes, timeout: float | None = None) -> None:
         if not buffer:
             return
+        while self._left:  # what it did not wait for has come by now
+            self._go_on()
         self._surplus(When.IDLE)
         try:
             self._client.sendall(buffer)
@@ -154,7 +159,7 @@ class _Wire(httpcore.NetworkStream):
         return None
 
     def _answer(self, head: bytes) -> None:
-        self._surplus(When.ASKED)
+        held = self._surplus(When.ASKED) and self._alone
         lines = head.decode("latin-1").split("\r\n")
         method, path, _ = lines[0].split(" ")
         fields = (line.partition(":") for line in lines[1:])
@@ -163,9 +168,10 @@ class _Wire(httpcore.NetworkStream):
         self._requests += 1
         said = self._network.ask(Request(method, path, headers, self._number, self._requests > 1))
         self._left.extend(piece for piece in said.pieces if piece)
-        self._late = (said.when, said.late) if said.late else None
+        self._late, self._alone = ((said.when, said.late) if said.late else None), said.alone
         self._end = said.end
-        self._go_on()
+        if not held:
+            self._go_on()
 
     def _go_on(self) -> None:
         if self._left:
@@ -174,10 +180,12 @@ class _Wire(httpcore.NetworkStream):
             self._late = None
             self._server.close()
 
-    def _surplus(self, when: When) -> None:
-        if self._late is not None and self._late[0] is when:
-            data, self._late = self._late[1], None
-            self._send(data, "<!")
+    def _surplus(self, when: When) -> bool:
+        if self._late is None or self._late[0] is not when:
+            return False
+        data, self._late = self._late[1], None
+        self._send(data, "<!")
+        return True
 
     def _send(self, data: bytes, sign: str = "<") -> None:
         self._network.transcript.append((self._number, sign, data))
