@@ -83,8 +83,8 @@ class Case:
         if hostile:
             made.tenant = ALONE if chance.random() < 0.3 else made.tenant
             made.stubborn = chance.random() < 0.3
-            if chance.random() < 0.1:
-                made.later = name + chance.randbytes(chance.choice((len(made.content), 500)))
+            if made.framing == "length" and chance.random() < 0.3:
+                made.later = name + chance.randbytes(chance.choice((size, size, 500)))
         else:
             # Of a body that ends with the connection nothing tells that it was cut.
             made.flaky = chance.random() < 0.1 and made.framing != "close"
@@ -133,6 +133,9 @@ class Case:
             return self._well_said(draft, target, chance)
         if not target.stubborn and chance.random() < 0.15 * target.asked:
             return self._well_said(draft, target, chance)
+        if target.later is not None and request.method == "GET" and chance.random() < 0.7:
+            data = draft.render(chance)
+            return Said((data,)) if target.asked else Said((data[: len(data) - len(draft.content) // 2],), End.CLOSE)
         plain = Said((draft.render(chance),))
         if chance.random() < 0.85:
             for _ in range(chance.choice((1, 1, 1, 2, 3))):
@@ -189,7 +192,9 @@ def honest(target: Target, request: Request, chance: Random) -> Draft:
         draft.framing = "length" if target.framing == "close" else target.framing
         return draft
     asked = re.fullmatch(r"bytes=(\d+)-(\d*)", request.headers.get("range", ""))
-    if asked and int(asked[1]) < len(content) and request.headers.get("if-range", etag.decode()) == etag.decode():
+    # One whose file has changed takes no notice of If-Range: what it sends must not be joined to what came before.
+    holds = target.later is not None or request.headers.get("if-range", etag.decode()) == etag.decode()
+    if asked and int(asked[1]) < len(content) and holds:
         first, last = int(asked[1]), min(int(asked[2] or len(content) - 1), len(content) - 1)
         draft.status, draft.content, draft.framing = b"HTTP/1.1 206 Partial", content[first : last + 1], "length"
         fields.append(b"Content-Range: bytes %d-%d/%d" % (first, last, len(content)))
