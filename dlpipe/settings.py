@@ -156,6 +156,7 @@ class Stream(_Section):
     deadline_s: float = Field(21_600.0, gt=0)
     min_rate_bytes_s: float = Field(1_024.0, ge=0)
     min_rate_window_s: float = Field(60.0, gt=0)
+    requests_per_mib: int = Field(64, ge=1, le=1 << 20)
     max_restarts: int = Field(2, ge=0, le=10)
     accept_unproven_length: bool = False
     sniff: bool = True

@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import fields
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -61,6 +62,7 @@ from dlpipe.settings import Settings
 
 if TYPE_CHECKING:
     from dlpipe.net.client import Hub
+    from dlpipe.net.limits import HostLimits
     from dlpipe.net.line import RedisLine
     from dlpipe.net.policy import NetPolicy
     from dlpipe.store.archive import FileArchive
@@ -131,7 +133,7 @@ def _build(chosen: Settings, publisher: Publisher) -> Deps:
 
     _arm_crash_points()
     ledger = database()
-    net = net_policy(chosen)
+    net, hosts = net_policy(chosen), _host_limits(chosen)
     line = redis_client()
     return Deps(
         database=ledger,
@@ -142,10 +144,11 @@ def _build(chosen: Settings, publisher: Publisher) -> Deps:
         publisher=publisher,
         progress=RedisProgress(line),
         reservations=RedisReservations(line),
-        flips=HostFlips(SharedFlips(_host_line(_redis_place(chosen), os.getpid())), LocalFlips()),
+        flips=HostFlips(SharedFlips(host_line(chosen, os.getpid())), LocalFlips()),
         parse_url=urls.parse,
         policy=policy(chosen),
         forbidden=lambda host, port: guard.forbidden(host, port, net),
+        sniffs=lambda host: hosts.of(host).sniff,
         telemetry=_counting[0] if _counting else Silent(),
     )
 
@@ -226,16 +229,7 @@ def policy(chosen: Settings) -> Policy:
             postpone_max_s=chosen.retry.postpone_max_s,
         ),
         resume=ResumePolicy(enabled=chosen.stream.resume, prefix_bytes=chosen.stream.prefix_bytes),
-        stream=StreamPolicy(
-            max_bytes=chosen.stream.max_bytes,
-            deadline_s=chosen.stream.deadline_s,
-            min_rate_bytes_s=chosen.stream.min_rate_bytes_s,
-            min_rate_window_s=chosen.stream.min_rate_window_s,
-            max_restarts=chosen.stream.max_restarts,
-            accept_unproven_length=chosen.stream.accept_unproven_length,
-            sniff=chosen.stream.sniff,
-            overlap_bytes=chosen.stream.overlap_bytes,
-        ),
+        stream=StreamPolicy(**{one.name: getattr(chosen.stream, one.name) for one in fields(StreamPolicy)}),
         segments=SegmentPolicy(
             connections=chosen.stream.segments,
             min_bytes=chosen.stream.segments_min_bytes,
@@ -332,24 +326,33 @@ def net_policy(chosen: Settings) -> NetPolicy:
     )
 
 
-def _hub(chosen: Settings, policy: NetPolicy) -> Hub:
+def _host_limits(chosen: Settings) -> HostLimits:
     from dlpipe.net import limits
+
+    return limits.read(chosen.net.limits_file, limits.Bounds(chosen.net.rate_per_s, chosen.net.slots_per_host))
+
+
+def _hub(chosen: Settings, policy: NetPolicy) -> Hub:
     from dlpipe.net.cache import MIB, CachePolicy
     from dlpipe.net.client import Hub
 
     return Hub(
         policy,
-        limits=limits.read(chosen.net.limits_file, limits.Bounds(chosen.net.rate_per_s, chosen.net.slots_per_host)),
-        line=_host_line(_redis_place(chosen), os.getpid()),
+        limits=_host_limits(chosen),
+        line=host_line(chosen, os.getpid()),
         caching=CachePolicy(chosen.http_cache, chosen.net.cache_mib * MIB, chosen.net.cache_ttl_s)
         if chosen.net.cache
         else None,
     )
 
 
+def host_line(chosen: Settings, pid: int) -> RedisLine:
+    """Where the processes agree about hosts."""
+    return _host_line(_redis_place(chosen), pid)
+
+
 @cache
 def _host_line(place: _Place, _pid: int) -> RedisLine:
-    """Where the processes agree about hosts."""
     from dlpipe.net.line import RedisLine
 
     # A client of its own: who waits for a turn at a host must not wait long for Redis to say so.

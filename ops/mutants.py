@@ -27,7 +27,8 @@ ROOT = Path(__file__).resolve().parent.parent
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
-from ops.mutants_planted import MUTANTS, Mutant  # noqa: E402
+from ops.mutant import Mutant  # noqa: E402
+from ops.mutants_planted import MUTANTS  # noqa: E402
 
 _COPIED = ("dlpipe", "tests", "ops", "docs", "pyproject.toml", "celeryconfig.py", "Makefile", "README.md")
 _TIMEOUT_S = 240

@@ -2,19 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-
-@dataclass(frozen=True)
-class Mutant:
-    name: str
-    what: str
-    """What is broken, for people."""
-    file: str
-    old: str
-    new: str
-    tests: tuple[str, ...]
-
+from ops.mutant import Mutant
+from ops.mutants_bodies import BODIES
+from ops.mutants_origins import ORIGINS
 
 _RUNNER = "dlpipe/pipeline/runner.py"
 _ENDING = "dlpipe/pipeline/ending.py"
@@ -295,26 +285,15 @@ MUTANTS = (
         "        self._check_ours()\n        self._fence = fence\n", "        self._fence = fence\n",
         (_CLAIMED, "-k", "who_goes_on"),
     ),
-    # ── the circuit ──
-    Mutant(
-        "believed-after-a-failure", "a circuit is believed to be closed after a failure", "dlpipe/net/breaker.py",
-        "        self._closed.pop(host, None)\n", "",
-        ("tests/unit/net/test_breaker.py", "-k", "after_a_failure"),
-    ),
-    Mutant(
-        "believed-for-ever", "a circuit that was closed once is closed for good", "dlpipe/net/breaker.py",
-        "if now < self._closed.get(host, now):", "if host in self._closed:",
-        ("tests/unit/net/test_breaker.py", "-k", "for_a_moment"),
-    ),
     # ── connections that are used again ──
     Mutant(
         "head-and-get-share", "a connection that answered HEAD carries a GET", "dlpipe/net/connection.py",
-        'Use(tenant, origin, method == "HEAD")', "Use(tenant, origin, False)",
+        'ask.origin, ask.method == "HEAD")', "ask.origin, False)",
         ("tests/unit/net/test_pool.py", "-k", "same_tenant_and_kind"),
     ),
     Mutant(
         "tenants-share-connections", "a connection of one tenant carries another's request", "dlpipe/net/connection.py",
-        'Use(tenant, origin, method == "HEAD")', 'Use("", origin, method == "HEAD")',
+        "Use(ask.tenant, ask.origin", 'Use("", ask.origin',
         ("tests/unit/net/test_pool.py", "-k", "same_tenant_and_kind"),
     ),
     Mutant(
@@ -362,6 +341,8 @@ MUTANTS = (
         'rb"HTTP/1\\.[01] ([0-9]{3})(?: |\\Z)"', 'rb"HTTP/[0-9]\\.[0-9] ([0-9]{3})"',
         ("tests/unit/net/test_wire.py", "-k", "refused_heads"),
     ),
+    *ORIGINS,
+    *BODIES,
     # ── the row ──
     Mutant(
         "any-state-on-record", "a stage enters a state that the table does not give it", _GUARDS,

@@ -35,11 +35,13 @@ from tests.origin import Asked, Say, Then, answer
 
 SIZE = len(FILE)
 LENGTH = f"Content-Length: {SIZE}"
+FULL_RANGE = f"Content-Range: bytes 0-{SIZE - 1}/{SIZE}"
 SHA256 = hashlib.sha256(FILE).hexdigest()
 CUT_OFF = whole(sends=CUT, then=Then.CLOSE)
 """A first answer with a strong ETag that leaves a part."""
 BLIND = head(status=405)
 PDF = b"%PDF-1.7\n" + FILE
+LOGIN = b"\xef\xbb\xbf<!-- x -->\n<!DOCTYPE html><title>Log in</title>"
 
 
 def b64(data: bytes) -> str:
@@ -117,6 +119,7 @@ WHOLE = (
     Row(11, "closed, past the limit", (to_the_end(),), Refused("too_large"), head=BLIND, plan={"max_bytes": CUT}, now=FILE[:CUT]),
     Row(12, "206 unasked", (say(answer(206, FILE, ETAG, f"Content-Range: bytes 0-{SIZE - 1}/{SIZE}")),), Refused("range_not_asked")),
     Row(13, "200 with Content-Range, once", (say(answer(200, FILE[9:], ETAG, f"Content-Range: bytes 9-{SIZE - 1}/{SIZE}")), whole()), Done()),
+    Row(13, "200 with the Content-Range of a first part", (say(answer(200, FILE[:CUT], ETAG, f"Content-Range: bytes 0-{CUT - 1}/{SIZE}")), whole()), Done()),
     Row(
         13, "200 with Content-Range, always", (say(answer(200, FILE[9:], ETAG, f"Content-Range: bytes 9-{SIZE - 1}/{SIZE}")),),
         Waits("restarts_exhausted"),
@@ -209,7 +212,7 @@ GOING_ON = (
 LATER = (
     *(held(35, f"{n}", status(n), Waits(code, part=True)) for n, code in ((408, "http_408"), (425, "http_425"), (500, "http_5xx"), (503, "http_5xx"))),
     held(35, "429 without a word", status(429), Waits("http_429", part=True)),
-    held(35, "429 for a week", status(429, "Retry-After: 604800"), Waits("retry_after", part=True, attempt=False, within_s=3_600.0, not_before_s=3_500.0)),
+    held(35, "429 for a week", status(429, "Retry-After: 604800"), Waits("retry_after", part=True, attempt=False, within_s=3_601.0, not_before_s=3_500.0)),
     held(35, "503 for ten minutes", status(503, "Retry-After: 600"), Waits("retry_after", part=True, attempt=False, within_s=601.0, not_before_s=500.0)),
     held(35, "502", status(502), Waits("http_5xx", part=True)),
     held(35, "504", status(504), Waits("http_5xx", part=True)),
@@ -250,6 +253,16 @@ LATER = (
         43, "a page for a PDF", (whole(ETAG, "Content-Type: text/html", body=b"<!DOCTYPE html><p>Please log in"),),
         Refused("media_type_mismatch"), plan={"media_type": "application/pdf"}, now=PDF,
     ),
+    *(
+        Row(43, f"a page for {what}", (told,), Refused("media_type_mismatch"), plan=plan, now=now, head=BLIND)
+        for what, told, plan, now in (
+            ("a .pdf, with a length", whole(ETAG, "Content-Type: text/html", body=LOGIN), {"ext": ".pdf"}, PDF),
+            ("a .zip, in chunks", chunked(ETAG, "Content-Type: text/html", body=LOGIN), {"ext": ".zip"}, FILE),
+            ("a .png, closed", to_the_end(ETAG, "Content-Type: text/html", body=LOGIN), {"ext": ".png"}, FILE),
+            ("what it declares as video", whole(ETAG, "Content-Type: video/mp4", body=LOGIN), {}, FILE),
+        )
+    ),
+    Row(43, "a page that was asked for", (whole(ETAG, "Content-Type: text/html", body=LOGIN),), Done(LOGIN), plan={"ext": ".html"}, head=BLIND),
     Row(44, "Content-Digest right", (whole(ETAG, f"Content-Digest: sha-256=:{sha('sha256', FILE)}:"),), Done()),
     Row(44, "Content-Digest wrong", (whole(ETAG, f"Content-Digest: sha-256=:{sha('sha256', OTHER)}:"),), Waits("digest_mismatch")),
     Row(44, "Content-Digest wrong, sha-512", (whole(ETAG, f"Content-Digest: sha-512=:{sha('sha512', OTHER)}:"),), Waits("digest_mismatch")),
@@ -276,7 +289,18 @@ LATER = (
         47, "drips for ever", (say(answer(200, b"", ETAG, LENGTH, length=False), drip=b"x", every_s=0.005),), Waits("deadline", part=True),
         stream={"deadline_s": 0.3}, now=b"x" * SIZE,
     ),
+    held(47, "drips as 206 of a byte each", part(at_most=1), Waits("answers_too_small", part=True)),
+    held(
+        47, "drips as 206 of a byte each, slower than allowed", part(at_most=1), Waits("too_slow", part=True),
+        stream={"min_rate_bytes_s": 1e6, "min_rate_window_s": 0.2, "requests_per_mib": 1 << 20},
+    ),
+    held(47, "206 of 64 KiB each", part(at_most=64 << 10), Done(resumed=True)),
     Row(47, "drips its head", (say(b"HTTP/1.1 200 OK\r\nX: ", drip=b"y", every_s=0.005),), Waits("read_timeout"), net={"head_s": 0.3}),
+    Row(54, "200 with the full Content-Range", (whole(ETAG, FULL_RANGE),), Done()),
+    Row(54, "200 with the full Content-Range, chunked", (chunked(ETAG, FULL_RANGE),), Done(), head=BLIND),
+    Row(54, "200 with the full Content-Range, closed too early", (to_the_end(ETAG, FULL_RANGE, body=FILE[:CUT]),), Waits("body_short", part=True), head=BLIND),
+    held(54, "200 with the full Content-Range to a range", whole(ETAG, FULL_RANGE), RESTARTED, ranges=(True,)),
+    held(54, "200 with the full Content-Range to a range, another file", whole('ETag: "v2"', FULL_RANGE, body=OTHER), Done(OTHER, resumed=False), now=OTHER, ranges=(True,)),
 )  # fmt: skip
 
 ROWS = (*WHOLE, *GOING_ON, *LATER)

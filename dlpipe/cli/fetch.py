@@ -229,17 +229,20 @@ class _Fetch:
 
     def _give_up(self) -> None:
         """Tell how the jobs stand that are not done in time. What ended while the stack stopped counts."""
+        from dlpipe.cli.progress import waits_until
+
         for job_id, waits in self.waiting.items():
             with self.deps.database.read() as unit:
                 view = unit.owned(waits[0].scope).get(job_id)
             if view is None:
                 continue
             for wait in waits:
-                record = records.of_job(self.deps, view, wait.url)
+                record = records.of_job(self.deps, view, wait.url) | {"due_at": view.due_at}
                 if view.status in records.ENDED:
                     record |= records.lost(self.deps, view, None)
                 else:
                     last = f"; last: {view.error_message_safe}" if view.error_message_safe else ""
+                    last += f"; it waits until {until}" if (until := waits_until(view)) else ""
                     record["error_message_safe"] = (
                         f"not done within {self.timeout:g} seconds{last}. It goes on when a stack runs again, "
                         "with `dlpipe up` or the same fetch"

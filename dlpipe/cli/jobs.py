@@ -182,7 +182,7 @@ def why(job_id: str, tenant_id: str, project_id: str, as_json: bool) -> int:
     if told is None:
         return unknown(job_id, Scope(tenant_id, project_id))
     if as_json:
-        output.as_json({"job_id": job_id, "situation": told.situation, "what": told.what, "next": told.next})
+        output.as_json({"job_id": job_id, **asdict(told)})
     else:
         click.echo(output.safe(told.text))
     return EXIT_OK

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from dlpipe.cli import output
 from dlpipe.core.model import JobView
+from dlpipe.core.recovery import PUT_OFF
 from dlpipe.core.urls import redact
 from dlpipe.pipeline.deps import Deps
 
@@ -52,14 +53,15 @@ class _Silent:
 class _Lines(_Silent):
     def __init__(self, total: int, done: int) -> None:
         self._done, self._total = done, total
-        self._told: set[tuple[str, str | None]] = set()
+        self._told: set[tuple[str, str | None, datetime | None]] = set()
 
     def going(self, view: JobView) -> None:
-        """One line for each job and reason that it waits for."""
+        """One line for each job and reason that it waits for, and for each time that its server puts it off."""
         until = waits_until(view)
-        if until is None or (view.job_id, view.error_code) in self._told:
+        told = (view.job_id, view.error_code, view.due_at if view.error_code in PUT_OFF else None)
+        if until is None or told in self._told:
             return
-        self._told.add((view.job_id, view.error_code))
+        self._told.add(told)
         why = f"{output.safe(view.error_message_safe)} [{view.error_code}]" if view.error_code else "planned for then"
         output.note(f"waiting until {until}: {output.safe(redact(view.url))}: {why}")
 

@@ -42,6 +42,7 @@ _WAITING = (
     Column("CODE", 18, 1),
     Column("UNTIL", 19, 2),
     Column("HELD UP BY", 22, 3),
+    Column("FIRST JOB", 9, 4),
 )
 _FAILED = (Column("JOBS", 6, right=True), Column("CODE", 12, grows=True), Column("LAST", 19, 1))
 
@@ -51,7 +52,7 @@ def render(seen: Snapshot, width: int | None = None, height: int | None = None) 
     head = [*_head(seen), *(f"! {output.safe(trouble)}" for trouble in seen.troubles)]
     tables = [
         _table("running", _RUNNING, [_running(one, whole=width is None) for one in seen.running], width),
-        _table("waiting", _WAITING, [_waiting(one, seen.at) for one in seen.waiting], width),
+        _table("waiting", _WAITING, [_waiting(one, seen.at, whole=width is None) for one in seen.waiting], width),
         _table("failed", _FAILED, [(str(f.jobs), f.code, _time(f.last_at, None)) for f in seen.failures], width),
     ]
     lines = [*head, *_fitted([table for table in tables if table], None if height is None else height - len(head))]
@@ -112,14 +113,16 @@ _WORDS = {
 }
 
 
-def _waiting(one: Waiting, at: datetime | None) -> tuple[str, ...]:
+def _waiting(one: Waiting, at: datetime | None, *, whole: bool) -> tuple[str, ...]:
     held_up = []
     if one.circuit_open_s is not None:
         held_up.append(f"circuit {span(one.circuit_open_s)}")
     if one.cooling_s is not None:
         held_up.append(f"cool-down {span(one.cooling_s)}")
     by = ", ".join(held_up) or "-"
-    return str(one.jobs), _WORDS[one.reason], one.host, one.code or "-", _time(one.until, at), by
+    first = one.first_job_id if whole else one.first_job_id[:_SHORT_ID]
+    place = one.origin.partition("://")[2] or one.host
+    return str(one.jobs), _WORDS[one.reason], place, one.code or "-", _time(one.until, at), by, first
 
 
 def _table(title: str, columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int | None) -> list[str]:

@@ -95,18 +95,25 @@ def _multipart() -> Reject:
 
 
 def _whole(headers: Headers, framing: str, want: Want) -> Judgement:
-    if headers.all("content-range"):
+    length = content_length(headers)
+    full = content_range(headers)
+    if headers.all("content-range") and (full is None or not _is_all(full, length)):
         return Restart("range_on_200")  # row 13
     if answers.is_multipart(headers):
         return _multipart()  # row 25
     if answers.is_coded(headers):
         return answers.content_coding()  # row 15
-    length = content_length(headers)
     if framing not in ("length", "chunked", "close") or (framing == "length") != (length is not None):
         return answers.protocol_error("the answer's framing and its headers disagree")
+    length = full.total if full is not None else length  # row 54: then the body must have as many
     if length is not None and want.max_bytes is not None and length > want.max_bytes:
         return answers.too_large(want.max_bytes)  # row 10
     return Append(0, length, length)  # rows 1, 2, 3, 16, and 29 when a range was asked for
+
+
+def _is_all(span: ContentRange, length: int | None) -> bool:
+    """Row 54, ADR 47: is that range of a 200 all of the file?"""
+    return span.first == 0 and span.total == span.last + 1 and length in (None, span.total)
 
 
 def _partial(headers: Headers, want: Want) -> Judgement:

@@ -32,6 +32,7 @@ class AtWork:
     job_id: str
     url: str
     host: str
+    origin: str
     run: int
     stage: str
     worker: str
@@ -42,7 +43,9 @@ class AtWork:
 class Waiter:
     """A job that no worker has."""
 
+    job_id: str
     host: str
+    origin: str
     due_at: datetime | None
     error_code: str | None
     paused: bool
@@ -70,13 +73,13 @@ class Look:
 
 
 @dataclass(frozen=True, slots=True)
-class HostState:
-    """What keeps requests from a host, and for how long yet; None: nothing does."""
+class OriginState:
+    """What keeps requests from an origin, and for how long yet; None: nothing does."""
 
     open_s: float | None = None
     """Its circuit is open: it has failed again and again."""
     cooling_s: float | None = None
-    """It has asked to be left alone."""
+    """It has answered for several URLs that it is too busy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +95,7 @@ class Around:
     """What is known beside the ledger: from Redis and the broker, as far as they answer."""
 
     progress: Mapping[str, tuple[int, int | None]]
-    hosts: Mapping[str, HostState]
+    origins: Mapping[str, OriginState]
     in_flight: Mapping[str, int]
     last_round: LastRound | None = None
     queued: int | None = None
@@ -130,13 +133,15 @@ class Reason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """Jobs that wait for the same reason, and until when the first of them does."""
+    """Jobs of one origin that wait for the same reason, and until when the first of them does."""
 
     reason: Reason
     host: str
+    origin: str
     code: str | None
     jobs: int
     until: datetime | None
+    first_job_id: str
     circuit_open_s: float | None = None
     cooling_s: float | None = None
 
@@ -245,15 +250,17 @@ def reason(waiter: Waiter, at: datetime, around: Around) -> Reason:
 
 def waiting(waiters: Sequence[Waiter], at: datetime, around: Around) -> tuple[Waiting, ...]:
     """The jobs that wait, by what they wait for; the most frequent first."""
-    groups: dict[tuple[Reason, str, str | None], list[datetime | None]] = {}
+    groups: dict[tuple[Reason, str, str | None], list[Waiter]] = {}
     for waiter in waiters:
         why = reason(waiter, at, around)
         code = waiter.error_code if why in (Reason.POSTPONED, Reason.RETRY) else None
-        until = waiter.due_at if why in (Reason.POSTPONED, Reason.RETRY, Reason.NOT_BEFORE) else None
-        groups.setdefault((why, waiter.host, code), []).append(until)
+        groups.setdefault((why, waiter.origin, code), []).append(waiter)
     rows = []
-    for (why, host, code), times in groups.items():
-        state = around.hosts.get(host, HostState())
-        until = min((time for time in times if time is not None), default=None)
-        rows.append(Waiting(why, host, code, len(times), until, state.open_s, state.cooling_s))
-    return tuple(sorted(rows, key=lambda row: (-row.jobs, row.host, row.reason)))
+    for (why, origin, code), them in groups.items():
+        first = min(them, key=lambda one: (one.due_at is None, one.due_at or at))
+        until = first.due_at if why in (Reason.POSTPONED, Reason.RETRY, Reason.NOT_BEFORE) else None
+        state = around.origins.get(origin, OriginState())
+        rows.append(
+            Waiting(why, first.host, origin, code, len(them), until, first.job_id, state.open_s, state.cooling_s)
+        )
+    return tuple(sorted(rows, key=lambda row: (-row.jobs, row.origin, row.reason)))

@@ -27,6 +27,7 @@ _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _SEPARATOR = re.compile(r"([&;?])")
 """What parts parameters, also those of a URL within the URL."""
 _FRONT = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*:)?[/\\]*")
+_ORIGIN = re.compile(r"(https?)://(\[[^\]/]*\]|[^/?#:]+)(?::([0-9]{1,5}))?(?=[/?#]|\Z)")
 _TOKEN = re.compile(r"[A-Za-z0-9+/=_.~%-]+\Z")
 
 
@@ -97,6 +98,18 @@ def plan_url(raw: str, parse: ParseUrl) -> PlannedUrl:
     canonical = f"{parsed.scheme}://{authority}{_normal_escapes(parsed.path) or '/'}{query}"
     port = parsed.port if parsed.port is not None else _PORTS[parsed.scheme]
     return PlannedUrl(canonical, text.partition("#")[0], parsed.host, port)
+
+
+def origin(scheme: str, host: str, port: int | None) -> str:
+    """What limits and circuits are kept for (HOST-2), as RFC 6454 §6.2 spells it. A closing dot makes no other one."""
+    name = host.lower().rstrip(".")
+    return f"{scheme}://{name}" if port in (None, _PORTS.get(scheme)) else f"{scheme}://{name}:{port}"
+
+
+def origin_of(canonical: str) -> str:
+    """The origin of a canonical URL; of anything else nothing."""
+    parts = _ORIGIN.match(canonical)
+    return "" if parts is None else origin(parts[1], parts[2], int(parts[3]) if parts[3] else None)
 
 
 def _normal_escapes(text: str) -> str:

@@ -11,6 +11,7 @@ from enum import StrEnum
 
 from dlpipe.core.model import JobView
 from dlpipe.core.nodes import Stand
+from dlpipe.core.recovery import PUT_OFF
 from dlpipe.core.states import Purpose, Status
 from dlpipe.core.torrents import DownloadStatus
 
@@ -58,6 +59,8 @@ class Surroundings:
     window_full: bool = False
     done_bytes: int | None = None
     total_bytes: int | None = None
+    origin: str = ""
+    """What shares limits and a circuit with it."""
     node: Stand | None = None
     """Of the node where its part is, if it has one."""
     idle: bool = False
@@ -69,6 +72,11 @@ class Why:
     situation: Situation
     what: str
     next: str
+    code: str | None = None
+    """What it waits for, as an error code, if a try was put off or failed."""
+    origin: str | None = None
+    """The scheme, host and port that it is about to ask."""
+    until: datetime | None = None
 
     @property
     def text(self) -> str:
@@ -76,9 +84,9 @@ class Why:
 
 
 POSTPONED = {
-    "retry_after": "{host} has asked to be asked again later",
+    "retry_after": "{host} answers that it is too busy for this address; its other files go on",
     "host_busy": "{host} has as many requests as it is meant to have at a time",
-    "host_cooling_down": "{host} has asked to be left alone for a while",
+    "host_cooling_down": "{host} answers for several addresses that it is too busy, and is left alone",
     "host_circuit_open": "{host} has failed again and again, and is tried by one request at a time",
     "quota_exceeded": "the store's volume has too little room for it beside the downloads under way",
     "no_space": "the disk was full",
@@ -208,14 +216,19 @@ def _held(standing: Standing, around: Surroundings, aim: str) -> Why:
 
 
 def _waits(view: JobView, around: Surroundings, aim: str) -> Why:
+    return replace(_put_off(view, around, aim), code=view.error_code, origin=around.origin or None, until=view.due_at)
+
+
+def _put_off(view: JobView, around: Surroundings, aim: str) -> Why:
     when = _time(view.due_at)
     if view.error_code is None:
         what = f"The job is not to begin before {when}.{aim}"
         return Why(Situation.NOT_BEFORE, what, "It is sent then by itself.")
     if view.error_code in POSTPONED:
-        reason = POSTPONED[view.error_code].format(host=view.host)
+        reason = POSTPONED[view.error_code].format(host=around.origin or view.host)
         what = f"The job was put off until {when}, because {reason} [{view.error_code}].{aim}"
-        return Why(Situation.POSTPONED, what, "It is sent then by itself; no attempt was used up.")
+        longer = " If the answer is the same then, the next wait is longer." if view.error_code in PUT_OFF else ""
+        return Why(Situation.POSTPONED, what, f"It is sent then by itself; no attempt was used up.{longer}")
     what = (
         f"Attempt {view.attempts} of {around.max_attempts} failed: {_error(view)}. The next one is due on {when}.{aim}"
     )

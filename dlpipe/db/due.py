@@ -1,4 +1,5 @@
-"""Which due jobs are sent next (HEAL-1): by priority, shared among tenants, no more than a host may have.
+"""Which due jobs are sent next (HEAL-1): by priority, shared among tenants, no more than a host may have, and those
+that no server has put off before those that one has (HOST-3).
 
 The due jobs of one priority and tenant are a lane. Lanes, and the hosts within one, are found by stepping from one
 value to the next through an index, so a million jobs of one tenant, or of one host that is full, cost one step.
@@ -24,6 +25,8 @@ _T = artifact_jobs.c
 _LOCK = 7_236_482_916
 MAX_TENANTS = 1_000
 """Looked at in one round and priority; where there are more, the next round goes on behind them."""
+AHEAD = 4
+"""So many times as many of those who wait longest are looked at for some that no server has put off."""
 MAX_HOSTS = 1_000
 """Looked at in one round and lane whose longest waiting jobs are for hosts that have enough; the next goes on."""
 
@@ -84,18 +87,18 @@ class Due:
     # ── one lane ──────────────────────────────────────────────────────────────────────────────────
 
     def _choose(self, priority: int, tenant: str, want: int) -> list[str]:
-        """Who waits longest, of hosts that may have more."""
+        """Who waits longest, of hosts that may have more; the jobs of a page that no server has put off come first."""
         lane = (_T.priority == priority, _T.tenant_id == tenant, _T.due_at <= self._at)
-        page = self._rows("ix_artifact_jobs_due", want, *lane)
-        chosen = self._fitting(page)
-        if len(chosen) == want or len(page) < want:
+        page = self._rows("ix_artifact_jobs_due", AHEAD * want, *lane)
+        chosen = self._fitting(page, want)
+        if len(chosen) == want or len(page) < AHEAD * want:
             return chosen
         # Those who wait longest want a host that has enough; what may be sent stands behind them, by host.
         for host in self._hosts_behind(priority, tenant):
             room = min(self._per_host - self._hosts[host], want - len(chosen))
             if room > 0:
-                behind = self._rows("ix_artifact_jobs_due_host", want, *lane, _T.host == host)
-                chosen += self._fitting([row for row in behind if row.job_id not in chosen][:room])
+                behind = self._rows("ix_artifact_jobs_due_host", AHEAD * want, *lane, _T.host == host)
+                chosen += self._fitting([row for row in behind if row.job_id not in chosen], room)
         return chosen
 
     def _hosts_behind(self, priority: int, tenant: str) -> list[str]:
@@ -109,13 +112,13 @@ class Due:
         return heads
 
     def _rows(self, index: str, limit: int, *lane: sa.ColumnElement[bool]) -> Sequence[Any]:
-        query = _unsent(_T.job_id, _T.host).where(*lane).order_by(_T.due_at).limit(limit)
+        query = _unsent(_T.job_id, _T.host, _T.postponed_since).where(*lane).order_by(_T.due_at).limit(limit)
         return self._connection.execute(through(index, query)).all()
 
-    def _fitting(self, rows: Sequence[Any]) -> list[str]:
-        chosen = []
-        for row in rows:
-            if self._hosts[row.host] < self._per_host:
+    def _fitting(self, rows: Sequence[Any], want: int) -> list[str]:
+        chosen: list[str] = []
+        for row in sorted(rows, key=lambda row: row.postponed_since is not None):
+            if len(chosen) < want and self._hosts[row.host] < self._per_host:
                 self._hosts[row.host] += 1
                 chosen.append(row.job_id)
         return chosen

@@ -10,7 +10,7 @@ from dlpipe.core import flow, top
 from dlpipe.core.model import Scope
 from dlpipe.core.states import Status
 from dlpipe.core.top import AtWork, Failure, Look, Waiter
-from dlpipe.core.urls import redact
+from dlpipe.core.urls import origin_of, redact
 from dlpipe.db.clock import after, now
 from dlpipe.db.indexes import prefer_indexes, through
 from dlpipe.db.schema import artifact_jobs, artifact_ops, jobs, manifest
@@ -51,7 +51,9 @@ def _at_work(connection: sa.Connection, scope: Scope, at: Any) -> list[AtWork]:
     """As many rows are read as workers hold jobs, over all tenants."""
     leased = through(
         "ix_artifact_jobs_lease",
-        sa.select(_T.job_id, _T.request_url, _T.host, _T.run, _T.fence, _T.lease_owner, _T.lease_until)
+        sa.select(
+            _T.job_id, _T.request_url, _T.canonical_url, _T.host, _T.run, _T.fence, _T.lease_owner, _T.lease_until
+        )
         .where(_T.lease_until.is_not(None), _T.tenant_id == scope.tenant_id)
         .order_by(_T.lease_until.desc())
         .limit(10 * top.SHOWN),
@@ -73,6 +75,7 @@ def _at_work(connection: sa.Connection, scope: Scope, at: Any) -> list[AtWork]:
             job_id=row.job_id,
             url=redact(row.request_url),
             host=row.host,
+            origin=origin_of(row.canonical_url),
             run=row.run,
             stage=_STAGE_OF.get(row.op_type, "-"),
             worker=_worker(row.lease_owner),
@@ -95,12 +98,20 @@ def _waiters(connection: sa.Connection, scope: Scope) -> list[Waiter]:
     some = of_status(scope, Status.PENDING, _J.job_id, _J.error_code, _J.created_at)
     oldest = some.order_by(_J.created_at).limit(top.SAMPLE).subquery()
     rows = connection.execute(
-        sa.select(oldest.c.error_code, _T.host, _T.due_at, _T.paused_at, _T.published_at).join(
-            oldest, oldest.c.job_id == _T.job_id
-        )
+        sa.select(
+            oldest.c.error_code, _T.job_id, _T.host, _T.canonical_url, _T.due_at, _T.paused_at, _T.published_at
+        ).join(oldest, oldest.c.job_id == _T.job_id)
     )
     return [
-        Waiter(row.host, row.due_at, row.error_code, row.paused_at is not None, row.published_at is not None)
+        Waiter(
+            row.job_id,
+            row.host,
+            origin_of(row.canonical_url),
+            row.due_at,
+            row.error_code,
+            row.paused_at is not None,
+            row.published_at is not None,
+        )
         for row in rows
     ]
 

@@ -1,4 +1,4 @@
-"""What Redis can tell those who watch: how hosts stand, and what the last round of reconcile found. Decides nothing."""
+"""What Redis can tell those who watch: how origins stand, what the last round of reconcile found. Decides nothing."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import redis
 from redis.exceptions import RedisError
 
 from dlpipe.core.errors import LeaseUnavailable
-from dlpipe.core.top import HostState, LastRound
+from dlpipe.core.top import LastRound, OriginState
 from dlpipe.net import breaker, gate
 
 ROUND = "dlpipe:reconcile:last"
@@ -23,17 +23,17 @@ class RedisWatch:
     def __init__(self, redis: redis.Redis) -> None:
         self._redis = redis
 
-    def hosts(self, hosts: Sequence[str]) -> Mapping[str, HostState]:
+    def origins(self, origins: Sequence[str]) -> Mapping[str, OriginState]:
         asked = self._redis.pipeline(transaction=False)
         asked.time()
-        for host in hosts:
-            asked.hget(breaker.key(host), "until")
-            asked.get(gate.key("cool", host))
+        for origin in origins:
+            asked.hget(breaker.key(origin), "until")
+            asked.hget(gate.key("cool", origin), "until")
         now_ms, *times = _answer(asked.execute)
         at = now_ms[0] * 1000 + now_ms[1] // 1000
         left = [_left_s(text, at) for text in times]
-        states = (HostState(*pair) for pair in zip(left[::2], left[1::2], strict=True))
-        return dict(zip(hosts, states, strict=True))
+        states = (OriginState(*pair) for pair in zip(left[::2], left[1::2], strict=True))
+        return dict(zip(origins, states, strict=True))
 
     def put_round(self, found: Mapping[str, int]) -> None:
         text = json.dumps({kind: count for kind, count in found.items() if count})

@@ -1,8 +1,9 @@
-"""The layer that stops asking a host which keeps failing, and lets one request at a time find out (HUB-4).
+"""The layer that stops asking an origin which keeps failing, and lets one request at a time find out (HUB-4, HOST-2).
 
 Closed: all pass; consecutive failures are counted. Open: nobody passes, and jobs are handed back without costing
 an attempt. Half open, after some time: one probe among all workers passes, whose outcome closes or opens it again.
 Of HEAD only a failure to connect counts: servers that cannot do HEAD serve GET all the same (HTTP.md, row 40).
+A 503 counts once for each URL: one that is always busy says nothing of its origin (row 52).
 """
 
 from __future__ import annotations
@@ -11,13 +12,12 @@ import threading
 import time
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
 from dlpipe.core.errors import Retryable
 from dlpipe.net import failures
 from dlpipe.net.layer import Ask, R
-from dlpipe.net.limits import plain
 from dlpipe.net.line import Away, Line
 from dlpipe.net.policy import NetPolicy
 
@@ -35,7 +35,7 @@ _BELIEVED_S = 0.25
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """Go ahead. `clean`: nothing is on record against the host. `probe`: the verdict depends on you."""
+    """Go ahead. `clean`: nothing is on record against the origin. `probe`: the verdict depends on you."""
 
     clean: bool = True
     probe: bool = False
@@ -49,12 +49,14 @@ class Shut:
 
 
 class Circuits(Protocol):
-    """The circuit of each host. Only the probe's outcome, told with its token, counts once it is open."""
+    """The circuit of each origin. Only the probe's outcome, told with its token, counts once it is open."""
 
-    def enter(self, host: str, token: str) -> Pass | Shut: ...
-    def succeeded(self, host: str, token: str) -> None: ...
-    def failed(self, host: str, token: str) -> None: ...
-    def undecided(self, host: str, token: str) -> None:
+    def enter(self, origin: str, token: str) -> Pass | Shut: ...
+    def succeeded(self, origin: str, token: str) -> None: ...
+    def failed(self, origin: str, token: str, url: str = "") -> None:
+        """With a `url` it counts once for that URL, until there is a success; the same from a probe tells nothing."""
+
+    def undecided(self, origin: str, token: str) -> None:
         """The probe told nothing: the next one may try."""
 
 
@@ -72,7 +74,7 @@ class BreakerBounds:
         return cls(policy.breaker_failures, round(policy.breaker_open_s * 1000), round(probe_s * 1000))
 
 
-# One hash per host: fails | until (open), probe and probe_until (half open).
+# One hash per origin: fails | until (open), probe and probe_until (half open); and the URLs that were busy.
 _ENTER = """
 local state = redis.call('HMGET', KEYS[1], 'fails', 'until', 'probe_until')
 if not state[2] then return {'pass', state[1] or 0} end
@@ -90,12 +92,16 @@ if not state[1] or state[2] == ARGV[2] then redis.call('DEL', KEYS[1]) end
 _FAILED = """
 local state = redis.call('HMGET', KEYS[1], 'until', 'probe')
 if state[1] and state[2] ~= ARGV[2] then return end
+if ARGV[6] ~= '' and redis.call('HSETNX', KEYS[1], 'url ' .. ARGV[6], 1) == 0 then
+    redis.call('HDEL', KEYS[1], 'probe', 'probe_until')
+    return
+end
 local kept = tonumber(ARGV[5])
 if not state[1] and redis.call('HINCRBY', KEYS[1], 'fails', 1) < tonumber(ARGV[3]) then
     redis.call('PEXPIRE', KEYS[1], kept)
     return
 end
-redis.call('DEL', KEYS[1])
+redis.call('HDEL', KEYS[1], 'fails', 'probe', 'probe_until')
 redis.call('HSET', KEYS[1], 'until', string.format('%.0f', now + tonumber(ARGV[4])))
 redis.call('PEXPIRE', KEYS[1], tonumber(ARGV[4]) + kept)
 """
@@ -110,27 +116,27 @@ class SharedCircuits:
     def __init__(self, line: Line, bounds: BreakerBounds) -> None:
         self._line, self._bounds = line, bounds
 
-    def enter(self, host: str, token: str) -> Pass | Shut:
+    def enter(self, origin: str, token: str) -> Pass | Shut:
         args = (token, self._bounds.probe_ms, _PROBED_AGAIN_MS, _FORGOTTEN_MS)
-        word, number = self._line.run(_ENTER, (key(host),), args)
+        word, number = self._line.run(_ENTER, (key(origin),), args)
         word = word.decode() if isinstance(word, bytes) else word
         if word == "shut":
             return Shut(int(number) / 1000)
         return Pass(clean=word == "pass" and int(number) == 0, probe=word == "probe")
 
-    def succeeded(self, host: str, token: str) -> None:
-        self._line.run(_SUCCEEDED, (key(host),), (token,))
+    def succeeded(self, origin: str, token: str) -> None:
+        self._line.run(_SUCCEEDED, (key(origin),), (token,))
 
-    def failed(self, host: str, token: str) -> None:
-        args = (token, self._bounds.failures, self._bounds.open_ms, _FORGOTTEN_MS)
-        self._line.run(_FAILED, (key(host),), args)
+    def failed(self, origin: str, token: str, url: str = "") -> None:
+        args = (token, self._bounds.failures, self._bounds.open_ms, _FORGOTTEN_MS, url)
+        self._line.run(_FAILED, (key(origin),), args)
 
-    def undecided(self, host: str, token: str) -> None:
-        self._line.run(_UNDECIDED, (key(host),), (token,))
+    def undecided(self, origin: str, token: str) -> None:
+        self._line.run(_UNDECIDED, (key(origin),), (token,))
 
 
-def key(host: str) -> str:
-    return f"dlpipe:breaker:{{{host}}}"
+def key(origin: str) -> str:
+    return f"dlpipe:breaker:{{{origin}}}"
 
 
 @dataclass
@@ -140,6 +146,7 @@ class _Circuit:
     until: float | None = None
     probe: str | None = None
     probe_until: float = 0.0
+    urls: set[str] = field(default_factory=set)
 
 
 class LocalCircuits:
@@ -147,12 +154,12 @@ class LocalCircuits:
 
     def __init__(self, bounds: BreakerBounds, clock: Callable[[], float] = time.monotonic) -> None:
         self._bounds, self.clock = bounds, clock
-        self._hosts: dict[str, _Circuit] = {}
+        self._origins: dict[str, _Circuit] = {}
         self._lock = threading.Lock()
 
-    def enter(self, host: str, token: str) -> Pass | Shut:
+    def enter(self, origin: str, token: str) -> Pass | Shut:
         with self._lock:
-            now, at = self._look(host)
+            now, at = self._look(origin)
             if at is None or at.until is None:
                 return Pass(clean=at is None)
             if at.until > now:
@@ -163,40 +170,45 @@ class LocalCircuits:
             at.forgotten = at.probe_until + _FORGOTTEN_MS
             return Pass(clean=False, probe=True)
 
-    def succeeded(self, host: str, token: str) -> None:
+    def succeeded(self, origin: str, token: str) -> None:
         with self._lock:
-            _, at = self._look(host)
+            _, at = self._look(origin)
             if at is not None and (at.until is None or at.probe == token):
-                del self._hosts[host]
+                del self._origins[origin]
 
-    def failed(self, host: str, token: str) -> None:
+    def failed(self, origin: str, token: str, url: str = "") -> None:
         with self._lock:
-            now, at = self._look(host)
-            at = at or self._new(host, now)
+            now, at = self._look(origin)
+            at = at or self._new(origin, now)
             if at.until is not None and at.probe != token:
                 return
+            if url in at.urls:
+                at.probe = None
+                return
+            if url:
+                at.urls.add(url)
             at.fails += 1
             at.forgotten = now + _FORGOTTEN_MS
             if at.until is not None or at.fails >= self._bounds.failures:
                 at.until, at.probe = now + self._bounds.open_ms, None
                 at.forgotten = at.until + _FORGOTTEN_MS
 
-    def undecided(self, host: str, token: str) -> None:
+    def undecided(self, origin: str, token: str) -> None:
         with self._lock:
-            _, at = self._look(host)
+            _, at = self._look(origin)
             if at is not None and at.probe == token:
                 at.probe = None
 
-    def _new(self, host: str, now: float) -> _Circuit:
-        if len(self._hosts) >= _KEPT:
-            self._hosts = {name: one for name, one in self._hosts.items() if one.forgotten > now}
-        return self._hosts.setdefault(host, _Circuit())
+    def _new(self, origin: str, now: float) -> _Circuit:
+        if len(self._origins) >= _KEPT:
+            self._origins = {name: one for name, one in self._origins.items() if one.forgotten > now}
+        return self._origins.setdefault(origin, _Circuit())
 
-    def _look(self, host: str) -> tuple[float, _Circuit | None]:
+    def _look(self, origin: str) -> tuple[float, _Circuit | None]:
         now = self.clock() * 1000
-        at = self._hosts.get(host)
+        at = self._origins.get(origin)
         if at is not None and at.forgotten <= now:
-            del self._hosts[host]
+            del self._origins[origin]
             at = None
         return now, at
 
@@ -213,52 +225,52 @@ class Breaker:
         """Without `shared` circuits, or while they are away, `local` keeps them for this process alone."""
         self._policy, self._shared, self._local, self._chance = policy, shared, local, chance
         self._closed: dict[str, float] = {}
-        """Until when the circuits of these hosts are believed to be closed."""
+        """Until when the circuits of these origins are believed to be closed."""
 
     def call(self, ask: Ask, send: Callable[[Ask], R]) -> R:
-        """Send unless the host's circuit is open; then Postponed(`host_circuit_open`)."""
+        """Send unless the origin's circuit is open; then Postponed(`host_circuit_open`)."""
         if self._policy.breaker_failures == 0:
             return send(ask)
-        host, token = plain(ask.host), uuid.uuid4().hex
-        state = self._enter(host, token)
+        origin, token = ask.origin, uuid.uuid4().hex
+        state = self._enter(origin, token)
         if isinstance(state, Shut):
             # Not all at once: only one of them will be the probe.
-            raise failures.host_circuit_open(host, state.seconds + self._chance() * self._policy.breaker_open_s / 4)
+            raise failures.host_circuit_open(origin, state.seconds + self._chance() * self._policy.breaker_open_s / 4)
         try:
             reply = send(ask)
         except Retryable as error:
             if error.code in (_UNREACHABLE if ask.method == "HEAD" else _BROKEN):
-                self._failed(host, token)
+                self._failed(origin, token)
             elif state.probe:
-                self._tell(lambda circuits: circuits.undecided(host, token))
+                self._tell(lambda circuits: circuits.undecided(origin, token))
             raise
         except BaseException:
             if state.probe:
-                self._tell(lambda circuits: circuits.undecided(host, token))
+                self._tell(lambda circuits: circuits.undecided(origin, token))
             raise
         if reply.status_code not in BROKEN_STATUSES:
             if state.probe or not state.clean:
-                self._tell(lambda circuits: circuits.succeeded(host, token))
+                self._tell(lambda circuits: circuits.succeeded(origin, token))
         elif ask.method != "HEAD":
-            self._failed(host, token)
+            self._failed(origin, token, ask.url if reply.status_code == 503 else "")
         elif state.probe:
-            self._tell(lambda circuits: circuits.undecided(host, token))
+            self._tell(lambda circuits: circuits.undecided(origin, token))
         return reply
 
-    def _enter(self, host: str, token: str) -> Pass | Shut:
+    def _enter(self, origin: str, token: str) -> Pass | Shut:
         now = self._local.clock()
-        if now < self._closed.get(host, now):
+        if now < self._closed.get(origin, now):
             return Pass()
-        state = self._tell(lambda circuits: circuits.enter(host, token))
+        state = self._tell(lambda circuits: circuits.enter(origin, token))
         if state == Pass():
             if len(self._closed) >= _KEPT:
                 self._closed = {}
-            self._closed[host] = now + _BELIEVED_S
+            self._closed[origin] = now + _BELIEVED_S
         return state
 
-    def _failed(self, host: str, token: str) -> None:
-        self._closed.pop(host, None)
-        self._tell(lambda circuits: circuits.failed(host, token))
+    def _failed(self, origin: str, token: str, url: str = "") -> None:
+        self._closed.pop(origin, None)
+        self._tell(lambda circuits: circuits.failed(origin, token, url))
 
     def _tell(self, what: Callable[[Circuits], T]) -> T:
         if self._shared is not None:

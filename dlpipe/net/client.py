@@ -21,16 +21,17 @@ import httpx
 from hishel.httpx import CacheTransport
 
 from dlpipe.core.remote import Headers
-from dlpipe.net import cache, failures, guard
+from dlpipe.net import cache, failures, guard, urls
 from dlpipe.net.breaker import Breaker, BreakerBounds, LocalCircuits, SharedCircuits
 from dlpipe.net.cache import CachePolicy
 from dlpipe.net.connection import Body, Connections
-from dlpipe.net.gate import LocalGate, SharedGate
+from dlpipe.net.gate import SharedGate
 from dlpipe.net.guard import GuardedBackend, Resolve
 from dlpipe.net.layer import Ask, Layer
 from dlpipe.net.limiter import Limiter
 from dlpipe.net.limits import HostLimits
 from dlpipe.net.line import Line
+from dlpipe.net.local_gate import LocalGate
 from dlpipe.net.policy import NetPolicy
 from dlpipe.net.retry import Retry
 from dlpipe.net.reuse import ReuseMarks
@@ -150,7 +151,12 @@ class Hub:
             extensions={
                 "target": address.target.encode("ascii"),
                 "caching": {"key": cache.key(tenant, address)},
-                "asking": {"tenant": tenant, "afresh": afresh},
+                "asking": {
+                    "origin": address.origin,
+                    "url": urls.identity(address, self.policy.volatile_params),
+                    "tenant": tenant,
+                    "afresh": afresh,
+                },
             },
         )
         try:
@@ -257,15 +263,13 @@ class _Layers(httpx.BaseTransport):
         self._layers, self._connections = layers, connections
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
-        asking = request.extensions["asking"]
-        return self._through(0, request, Ask(request.method, request.url.raw_host.decode("ascii"), **asking))
+        host, asking = request.url.raw_host.decode("ascii"), request.extensions["asking"]
+        return self._through(0, request, Ask(request.method, host, **asking))
 
     def _through(self, depth: int, request: httpx.Request, ask: Ask) -> _Answered:
         if depth == len(self._layers):
-            to = (request.url.raw_scheme, request.url.raw_host, request.url.port)
-            answer, body = self._connections.send(
-                request.method, to, request.headers.raw, request.extensions, tenant=ask.tenant, afresh=ask.afresh
-            )
+            port, headers = request.url.port, request.headers.raw
+            answer, body = self._connections.send(ask, port, headers, request.extensions)
             return _Answered(answer, body)
         return self._layers[depth].call(ask, lambda passed: self._through(depth + 1, request, passed))
 

@@ -12,6 +12,7 @@ import httpcore
 from dlpipe.core.errors import Permanent, Retryable
 from dlpipe.net import failures
 from dlpipe.net.direct import direct
+from dlpipe.net.layer import Ask
 from dlpipe.net.policy import NetPolicy
 from dlpipe.net.pool import Connection, Pool, Use
 from dlpipe.net.reuse import ReuseMarks
@@ -31,32 +32,24 @@ class Connections:
     def __init__(
         self, policy: NetPolicy, backend: httpcore.NetworkBackend, trust: ssl.SSLContext, marks: ReuseMarks
     ) -> None:
-        self._policy = policy
-
-        def connect(use: Use) -> httpcore.HTTPConnection:
-            scheme, host, port = use.origin
-            origin = httpcore.Origin(scheme.encode("ascii"), host.encode("ascii"), port)
-            return httpcore.HTTPConnection(origin, ssl_context=trust, http1=True, http2=False, network_backend=backend)
-
-        self._pool = Pool(connect, marks, max_idle=policy.max_idle_connections, keepalive_s=policy.keepalive_s)
+        self._policy, self._backend, self._trust = policy, backend, trust
+        self._pool = Pool(marks, max_idle=policy.max_idle_connections, keepalive_s=policy.keepalive_s)
 
     def send(
-        self,
-        method: str,
-        to: tuple[bytes, bytes, int | None],
-        headers: Sequence[tuple[bytes, bytes]],
-        extensions: Mapping[str, Any],
-        *,
-        tenant: str,
-        afresh: bool,
+        self, ask: Ask, port: int | None, headers: Sequence[tuple[bytes, bytes]], extensions: Mapping[str, Any]
     ) -> tuple[httpcore.Response, Body]:
-        """Ask `to` (scheme, host, port) for what the extensions say; the head of the answer, and its body."""
-        scheme, raw_host, port = to
-        host = raw_host.decode("ascii")
-        url = httpcore.URL(scheme=scheme, host=raw_host, port=port, target=b"/")
-        asked = httpcore.Request(method, url, headers=headers, extensions=dict(extensions))
-        origin = (scheme.decode("ascii"), host, asked.url.origin.port)
-        connection = self._pool.take(Use(tenant, origin, method == "HEAD"), afresh=afresh)
+        """Ask a server for what the extensions say; the head of the answer, and its body."""
+        host, scheme = ask.host, ask.origin.partition(":")[0]
+        url = httpcore.URL(scheme=scheme, host=host, port=port, target=b"/")
+        asked = httpcore.Request(ask.method, url, headers=headers, extensions=dict(extensions))
+
+        def connect() -> httpcore.HTTPConnection:
+            return httpcore.HTTPConnection(
+                url.origin, ssl_context=self._trust, http1=True, http2=False, network_backend=self._backend
+            )
+
+        use = Use(ask.tenant, ask.origin, ask.method == "HEAD")
+        connection = self._pool.take(use, connect, afresh=ask.afresh)
         reused = connection.wire is not None
         try:
             answer = self._ask(connection, asked, host)

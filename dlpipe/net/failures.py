@@ -106,36 +106,36 @@ def protocol_error(host: str, what: str) -> Permanent:
     return Permanent(f"{host}: {what}", code=reject.code, hint=reject.hint)
 
 
-def retry_after(host: str, after_s: float) -> Postponed:
+def retry_after(origin: str, after_s: float) -> Postponed:
     return Postponed(
-        f"{host} asked us to come back in {after_s:.0f} s",
+        f"{origin} answers that it is too busy for this address, which is asked for again in {after_s:.0f} s",
         code="retry_after",
         after_s=after_s,
-        hint="The download is tried again then, by itself.",
+        hint="The download is tried again then, by itself; other files of that server go on.",
     )
 
 
-def host_busy(host: str, after_s: float) -> Postponed:
+def host_busy(origin: str, after_s: float) -> Postponed:
     return Postponed(
-        f"{host} is asked as much as it may be; our turn comes in about {after_s:.0f} s",
+        f"{origin} is asked as much as it may be; our turn comes in about {after_s:.0f} s",
         code="host_busy",
         after_s=after_s,
         hint="It goes on by itself; DLPIPE_NET_RATE_PER_S, DLPIPE_NET_SLOTS_PER_HOST and the limits file allow more.",
     )
 
 
-def host_cooling_down(host: str, after_s: float) -> Postponed:
+def host_cooling_down(origin: str, after_s: float) -> Postponed:
     return Postponed(
-        f"{host} asked not to be asked again before {after_s:.0f} s have passed",
+        f"{origin} answers that it is too busy, and is left alone for {after_s:.0f} s",
         code="host_cooling_down",
         after_s=after_s,
-        hint="The download is tried again then, by itself; other hosts go on.",
+        hint="The download is tried again then, by itself; other servers' go on.",
     )
 
 
-def host_circuit_open(host: str, after_s: float) -> Postponed:
+def host_circuit_open(origin: str, after_s: float) -> Postponed:
     return Postponed(
-        f"{host} failed many times in a row and is left alone for {after_s:.0f} s",
+        f"{origin} failed many times in a row and is left alone for {after_s:.0f} s",
         code="host_circuit_open",
         after_s=after_s,
         hint="One request at a time looks whether it is back; the downloads then go on by themselves.",

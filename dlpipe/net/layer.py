@@ -13,6 +13,10 @@ class Ask:
 
     method: str
     host: str
+    origin: str = ""
+    """Scheme, host and port: what shares limits and a circuit (HOST-2)."""
+    url: str = ""
+    """A digest, which tells two URLs of an origin apart without naming them."""
     tenant: str = ""
     """Connections are used again within one tenant only."""
     afresh: bool = False

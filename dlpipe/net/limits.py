@@ -1,8 +1,9 @@
-"""How much may be asked of a host: the default, and what a file says of some hosts (HUB-3).
+"""How much may be asked of each origin of a host: the default, and what a file says of some (HUB-3, HOST-2, STREAM-4).
 
     [hosts."slow.example.org"]
     rate_per_s = 0.5
     slots = 1
+    sniff = false               # whatever comes is taken for what was expected
 
     [hosts."*.example.org"]     # every host below it, not itself; the longest pattern counts
     rate_per_s = 5
@@ -27,11 +28,13 @@ _MIN_RATE = 0.001
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Of one host, over all workers together."""
+    """Of one origin, over all workers together."""
 
     rate_per_s: float = 0.0
     slots: int = 0
     """Requests whose answers are on their way at once."""
+    sniff: bool = True
+    """Are the first bytes of its files looked at?"""
 
     @property
     def limited(self) -> bool:
@@ -85,8 +88,8 @@ def read(file: Path | None, default: Bounds) -> HostLimits:
 
 
 def _bounds(file: Path, name: str, entry: Any, default: Bounds) -> Bounds:
-    if not isinstance(entry, dict) or not entry.keys() <= {"rate_per_s", "slots"}:
-        raise _wrong(file, f"{name}: only rate_per_s and slots can be set")
+    if not isinstance(entry, dict) or not entry.keys() <= {"rate_per_s", "slots", "sniff"}:
+        raise _wrong(file, f"{name}: only rate_per_s, slots and sniff can be set")
     if "*" in name.removeprefix("*.") or not name.removeprefix("*."):
         raise _wrong(file, f"{name}: a pattern is a host's name, or *. and a name")
     rate, slots = entry.get("rate_per_s", default.rate_per_s), entry.get("slots", default.slots)
@@ -94,7 +97,10 @@ def _bounds(file: Path, name: str, entry: Any, default: Bounds) -> Bounds:
         raise _wrong(file, f"{name}: rate_per_s must be 0 or a number from {_MIN_RATE}")
     if isinstance(slots, bool) or not isinstance(slots, int) or not 0 <= slots <= _MAX_SLOTS:
         raise _wrong(file, f"{name}: slots must be a whole number, 0 to {_MAX_SLOTS}")
-    return replace(default, rate_per_s=float(rate), slots=slots)
+    sniff = entry.get("sniff", default.sniff)
+    if not isinstance(sniff, bool):
+        raise _wrong(file, f"{name}: sniff must be true or false")
+    return replace(default, rate_per_s=float(rate), slots=slots, sniff=sniff)
 
 
 def _wrong(file: Path, what: str) -> Misconfigured:

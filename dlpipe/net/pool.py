@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 import httpcore
 
-from dlpipe.net.reuse import Origin, ReuseMarks
+from dlpipe.net.reuse import ReuseMarks
 from dlpipe.net.wire import WatchedStream
 
 SURPLUS = "it sent bytes behind the end of an answer"
@@ -26,7 +26,7 @@ class Use:
     """What a connection is for."""
 
     tenant: str
-    origin: Origin
+    origin: str
     head: bool
 
 
@@ -43,27 +43,21 @@ class Connection:
 
 class Pool:
     def __init__(
-        self,
-        connect: Callable[[Use], httpcore.HTTPConnection],
-        marks: ReuseMarks,
-        *,
-        max_idle: int,
-        keepalive_s: float,
-        clock: Callable[[], float] = time.monotonic,
+        self, marks: ReuseMarks, *, max_idle: int, keepalive_s: float, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._connect, self._marks = connect, marks
+        self._marks = marks
         self._max_idle, self._keepalive_s, self._clock = max_idle, keepalive_s, clock
         self._lock = threading.Lock()
         self._idle: OrderedDict[Connection, None] = OrderedDict()
         """The one that was used longest ago first."""
 
-    def take(self, use: Use, *, afresh: bool) -> Connection:
+    def take(self, use: Use, connect: Callable[[], httpcore.HTTPConnection], *, afresh: bool) -> Connection:
         """An idle connection of this use that is certainly still good, else a new one."""
         while not afresh and (found := self._newest(use)) is not None:
             if self._is_good(found):
                 return found
             found.http.close()
-        return Connection(use, self._connect(use))
+        return Connection(use, connect())
 
     def give_back(self, connection: Connection, *, keep: bool) -> None:
         """The answer was read, or given up. `keep`: it may be used again if nothing speaks against it."""

@@ -12,7 +12,7 @@ from dataclasses import replace
 import tenacity
 
 from dlpipe.core import answers, retries
-from dlpipe.core.errors import Postponed, Retryable, StageFailure
+from dlpipe.core.errors import Postponed, Retryable
 from dlpipe.core.retries import RetryPolicy
 from dlpipe.net import failures
 from dlpipe.net.layer import Ask, R, single
@@ -44,8 +44,7 @@ class Retry:
     def call(self, ask: Ask, send: Callable[[Ask], R]) -> R:
         """Send until there is an answer to hand out.
 
-        Raises the last failure when the tries are used up, and Postponed(`retry_after`) at once when
-        the server asks for a longer wait than is slept here.
+        Raises the last failure when the tries are used up, and at once what a layer further in hands back.
         """
         again = ask.method in IDEMPOTENT
         last: Retryable | None = None
@@ -91,21 +90,16 @@ class Retry:
             return reply
         asked = retries.retry_after_s(single(reply.headers, "retry-after"), self._now())
         reply.close()
-        raise self._refusal(ask.host, reply.status_code, asked)
+        if asked is not None:
+            asked = min(asked, self._policy.max_retry_after_s)
+        reject = answers.refuse_status(reply.status_code)
+        raise Retryable(f"{ask.host}: {reject.message}", code=reject.code, hint=reject.hint, after_s=asked)
 
     def _afresh(self, ask: Ask, send: Callable[[Ask], R]) -> R:
         try:
             return send(replace(ask, afresh=True))
         except StaleConnection as error:
             raise failures.connection_lost(ask.host) from error
-
-    def _refusal(self, host: str, status: int, asked: float | None) -> StageFailure:
-        if asked is not None:
-            asked = min(asked, self._policy.max_retry_after_s)
-        if status in (429, 503) and asked is not None and asked > self._policy.max_retry_sleep_s:
-            return failures.retry_after(host, asked)
-        reject = answers.refuse_status(status)
-        return Retryable(f"{host}: {reject.message}", code=reject.code, hint=reject.hint, after_s=asked)
 
     def _is_passing(self, method: str, error: BaseException) -> bool:
         if not isinstance(error, Retryable):

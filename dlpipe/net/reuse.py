@@ -18,9 +18,6 @@ from dlpipe.net.line import Away, Line
 
 log = logging.getLogger(__name__)
 
-Origin = tuple[str, str, int]
-"""Scheme, host, port."""
-
 MAX_ORIGINS = 4_096
 _BELIEVED_S = 1.0
 """For so long an origin that is not marked in Redis is believed not to be."""
@@ -35,12 +32,12 @@ class ReuseMarks:
     def __init__(self, line: Line | None, kept_s: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._line, self._kept_s, self._clock = line, kept_s, clock
         self._lock = threading.Lock()
-        self._marked: OrderedDict[Origin, float] = OrderedDict()
+        self._marked: OrderedDict[str, float] = OrderedDict()
         """Until when, by this process's clock; the origin marked longest ago is forgotten first."""
-        self._clean: OrderedDict[Origin, float] = OrderedDict()
+        self._clean: OrderedDict[str, float] = OrderedDict()
         """Until when an origin is believed to have no mark."""
 
-    def mark(self, origin: Origin, why: str) -> None:
+    def mark(self, origin: str, why: str) -> None:
         """No connection to it is used again, by any worker, for as long as marks are kept."""
         if self._is_known(origin):
             return
@@ -48,9 +45,9 @@ class ReuseMarks:
         if self._line is not None:
             with suppress(Away):
                 self._line.run(_MARK, (_key(origin),), (round(self._kept_s * 1000),))
-        log.warning("no connection to %s://%s:%d is used twice for %.0f s: %s", *origin, self._kept_s, why)
+        log.warning("no connection to %s is used twice for %.0f s: %s", origin, self._kept_s, why)
 
-    def is_marked(self, origin: Origin) -> bool:
+    def is_marked(self, origin: str) -> bool:
         now = self._clock()
         with self._lock:
             if self._marked.get(origin, now) > now:
@@ -68,24 +65,23 @@ class ReuseMarks:
             _put(self._clean, origin, now + _BELIEVED_S)
         return False
 
-    def _is_known(self, origin: Origin) -> bool:
+    def _is_known(self, origin: str) -> bool:
         now = self._clock()
         with self._lock:
             return self._marked.get(origin, now) > now
 
-    def _remember(self, origin: Origin, seconds: float) -> None:
+    def _remember(self, origin: str, seconds: float) -> None:
         with self._lock:
             self._clean.pop(origin, None)
             _put(self._marked, origin, self._clock() + seconds)
 
 
-def _put(among: OrderedDict[Origin, float], origin: Origin, until: float) -> None:
+def _put(among: OrderedDict[str, float], origin: str, until: float) -> None:
     among.pop(origin, None)
     among[origin] = until
     while len(among) > MAX_ORIGINS:
         among.popitem(last=False)
 
 
-def _key(origin: Origin) -> str:
-    scheme, host, port = origin
-    return f"dlpipe:noreuse:{{{scheme}://{host}:{port}}}"
+def _key(origin: str) -> str:
+    return f"dlpipe:noreuse:{{{origin}}}"

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import ada_url
 
-from dlpipe.core.urls import ParsedUrl, plan_url
+from dlpipe.core.urls import ParsedUrl, origin, plan_url
 
 DEFAULT_PORTS = {"http": 80, "https": 443}
 
@@ -37,8 +37,8 @@ class Address:
     """Of the canonical URL: tells two addresses apart without naming them."""
 
     @property
-    def origin(self) -> tuple[str, str, int]:
-        return (self.scheme, self.host, self.port)
+    def origin(self) -> str:
+        return origin(self.scheme, self.host, self.port)
 
     @property
     def root(self) -> str:

@@ -32,12 +32,13 @@ from dlpipe.core.urls import ParseUrl
 
 @dataclass(frozen=True, slots=True)
 class StreamPolicy:
-    """Bounds on one answer's body (STREAM-4, STREAM-5)."""
+    """Bounds on what a server brings of a file, over all of its answers (STREAM-4, STREAM-5)."""
 
     max_bytes: int | None = None
     deadline_s: float = 6 * 3600.0
     min_rate_bytes_s: float = 1024.0
     min_rate_window_s: float = 60.0
+    requests_per_mib: int = 64
     max_restarts: int = 2
     accept_unproven_length: bool = False
     sniff: bool = True
@@ -109,6 +110,8 @@ class Deps:
     parse_url: ParseUrl
     policy: Policy = field(default_factory=Policy)
     forbidden: Callable[[str, int], str | None] = lambda host, port: None
+    sniffs: Callable[[str], bool] = lambda host: True
+    """Are first bytes from this host looked at? (STREAM-4)"""
     chance: Callable[[], float] = random.SystemRandom().random
     clock: Callable[[], float] = time.monotonic
     debug_id: Callable[[], str] = _debug_id

@@ -10,7 +10,7 @@ from dlpipe.core import top
 from dlpipe.core.errors import LeaseUnavailable, LedgerUnavailable
 from dlpipe.core.model import Scope
 from dlpipe.core.ports import Database, Progress, Publisher, Watch
-from dlpipe.core.top import Around, HostState, LastRound, Look, Snapshot
+from dlpipe.core.top import Around, LastRound, Look, OriginState, Snapshot
 from dlpipe.pipeline.deps import Policy
 
 BROKER_EVERY_S = 2.0
@@ -58,7 +58,7 @@ class Watcher:
         return replace(self._before, troubles=(trouble,))
 
     def _around(self, look: Look, in_flight: Mapping[str, int], troubles: list[str]) -> Around:
-        hosts: Mapping[str, HostState] = {}
+        origins: Mapping[str, OriginState] = {}
         last_round: LastRound | None = None
         progress: Mapping[str, tuple[int, int | None]] = {}
         if self.idle():
@@ -66,8 +66,8 @@ class Watcher:
             return self._known(in_flight)
         try:
             last_round = self.watch.last_round()
-            names = {one.host for one in look.at_work} | {one.host for one in look.waiters}
-            hosts = self.watch.hosts(sorted(names))
+            names = {one.origin for one in look.at_work} | {one.origin for one in look.waiters}
+            origins = self.watch.origins(sorted(names))
             progress = self.progress.get([one.job_id for one in look.at_work])
         except LeaseUnavailable as error:
             troubles.append(f"{error.message}: no bytes, hosts and rounds are shown")
@@ -75,14 +75,14 @@ class Watcher:
         if queued is None:
             troubles.append("the broker did not answer: the depth of its queues is not known")
         known = self._known(in_flight)
-        return replace(known, progress=progress, hosts=hosts, last_round=last_round, queued=queued)
+        return replace(known, progress=progress, origins=origins, last_round=last_round, queued=queued)
 
     def _known(self, in_flight: Mapping[str, int]) -> Around:
         """Without what Redis and the broker would tell."""
         policy = self.policy
         return Around(
             progress={},
-            hosts={},
+            origins={},
             in_flight=in_flight,
             window=policy.window,
             per_host=policy.window_per_host,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dlpipe.core.model import Scope
+from dlpipe.core.urls import origin_of
 from dlpipe.core.why import Surroundings, Why, explain
 from dlpipe.pipeline import nodes
 from dlpipe.pipeline.deps import Deps
@@ -25,6 +26,7 @@ def why(deps: Deps, scope: Scope, job_id: str, *, idle: bool = False) -> Why | N
         window_full=sum(in_flight.values()) >= policy.window,
         done_bytes=done,
         total_bytes=total,
+        origin="" if job is None else origin_of(job.canonical_url),
         node=nodes.standing(deps).get(job.node) if job is not None and job.node else None,
         idle=idle,
     )

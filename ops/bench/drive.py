@@ -34,6 +34,10 @@ class Up:
             raise BenchFailed(f"not all jobs were completed: {told}; the logs are in {self._home / 'log'}")
         return float(told["seconds"])
 
+    def mark(self, sample: Sample) -> None:
+        """From now on no connection to its server is used twice."""
+        self._planner.ask({"mark": sample.url})
+
     def file(self, sample: Sample) -> Path:
         (pointer,) = (row[0] for row in self._rows(_POINTER, url=sample.url))
         return self._home / "store" / str(pointer).removeprefix("local:")

@@ -1,7 +1,7 @@
 """One file through the stages in a process of its own; prints what stream and finalize took, as JSON.
 
-Run as `python -m ops.bench.ours URL` with DLPIPE_HOME set. The ledger is SQLite with synchronous=FULL, Redis the
-private one: the embedded default as users run it, without Celery between the stages.
+Run as `python -m ops.bench.ours URL [once]` with DLPIPE_HOME set; `once`: no connection is used twice. The ledger is
+SQLite with synchronous=FULL, Redis the private one: the embedded default, without Celery between the stages.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from dlpipe.core import flow
 from dlpipe.core.model import Scope
 from dlpipe.core.ports import Hint
 from dlpipe.pipeline import planner, runner
+from ops.bench.marks import mark
 
 MEASURED = ("stream", "finalize")
 
@@ -30,12 +31,14 @@ class _Nobody:
         return None
 
 
-def main(url: str) -> None:
+def main(url: str, *how: str) -> None:
     redis = wiring.private_redis()
     if redis is None:
         sys.exit("DLPIPE_REDIS_URL and DLPIPE_BROKER_URL must not be set")
     redis.keep()
     try:
+        if how == ("once",):
+            mark(url)
         print(json.dumps(carried(url)))
     finally:
         redis.stop()
@@ -64,4 +67,4 @@ def carried(url: str) -> dict[str, object]:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])

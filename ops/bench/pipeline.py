@@ -51,13 +51,23 @@ def ours_on_postgres(ground: Ground, warm: Sequence[Sample], jobs: Sequence[Samp
         return _ours(ground, warm, jobs, url)
 
 
+def ours_without_reuse(ground: Ground, warm: Sequence[Sample], jobs: Sequence[Sample]) -> float:
+    """Each request on a connection of its own, as to an origin that sent bytes behind an answer."""
+    with ground.ledger() as url:
+        return _ours(ground, warm, jobs, url, reuse=False)
+
+
 def ours_on_sqlite(ground: Ground, warm: Sequence[Sample], jobs: Sequence[Sample]) -> float:
     return _ours(ground, warm, jobs, None)
 
 
-def _ours(ground: Ground, warm: Sequence[Sample], jobs: Sequence[Sample], url: str | None) -> float:
+def _ours(
+    ground: Ground, warm: Sequence[Sample], jobs: Sequence[Sample], url: str | None, *, reuse: bool = True
+) -> float:
     both = [*warm, *jobs]
     with ground.passing("ours") as place, up(place, url, **_unbounded(len(both))) as stack:
+        if not reuse:
+            stack.mark(jobs[0])
         stack.fetch(warm)
         settle()
         took = stack.fetch(jobs)
@@ -191,6 +201,7 @@ def _check_dbos(counts: Sequence[int], place: Path, samples: Sequence[Sample]) -
 
 CONTESTANTS: dict[str, Contestant] = {
     "ours": ours_on_postgres,
+    "no-reuse": ours_without_reuse,
     "dbos": dbos_on_postgres,
     "trivial": ours_trivial,
     "celery": bare_celery,
@@ -214,13 +225,14 @@ def measure(ground: Ground, options: Options) -> list[Row]:
                 missing[name] = str(absent)
     six = f"{len(STAGES)} steps"
 
-    def row(what: str, ours: str, against: str, theirs: str, bound: float) -> Row:
+    def row(what: str, ours: str, against: str, theirs: str, bound: float | None) -> Row:
         why = missing.get(ours) or missing.get(theirs) or ""
         figures = tuple(rates[ours]), tuple(rates[theirs])
         return Row(GROUP, what, against, Kind.TIMES_THE_RATE, bound, "jobs/s", *figures, why)
 
     return [
         row("10 KiB files through all stages, PostgreSQL", "ours", f"DBOS, the same {six} and effects", "dbos", 2.0),
+        row("the same", "ours", "the same, of a marked origin: no connection is used twice", "no-reuse", None),
         row("the same, trivial effects", "trivial", "a bare Celery chain of six, defaults, no ledger", "celery", 1.3),
         row("the same, SQLite embedded", "ours-sqlite", "DBOS on SQLite", "dbos-sqlite", 2.5),
     ]

@@ -11,6 +11,7 @@ from typing import Any
 from dlpipe.core.states import Status
 from dlpipe.pipeline import planner
 from dlpipe.tasks import deps
+from ops.bench.marks import mark
 from ops.bench.processes import answer_lines
 
 POLL_S = 0.02
@@ -53,6 +54,9 @@ class Planner:
         return {"seconds": took, "created": summary.created, "refused": summary.refused_count}
 
     def answer(self, message: dict[str, Any]) -> dict[str, Any]:
+        if "mark" in message:
+            mark(message["mark"])
+            return {}
         return self.plan(message["plan"]) if "plan" in message else self.carry(message)
 
     def _counts(self) -> dict[Status, int]:

@@ -23,11 +23,16 @@ Fetch = Callable[[Sample, Path], tuple[float, Path]]
 """Fetch into that empty folder; answer the seconds it took, and the file."""
 
 
-def ours(sample: Sample, folder: Path, **settings: str) -> tuple[float, Path]:
+def ours(sample: Sample, folder: Path, *how: str, **settings: str) -> tuple[float, Path]:
     env = environment(folder, DLPIPE_HOME=str(folder / "home"), DLPIPE_ALLOW_PRIVATE="1", **settings)
-    argv = [sys.executable, "-m", "ops.bench.ours", sample.url]
+    argv = [sys.executable, "-m", "ops.bench.ours", sample.url, *how]
     told = json.loads(timed(argv, env, ROOT, _TIMEOUT_S)[1])
     return float(told["seconds"]), Path(told["path"])
+
+
+def without_reuse(sample: Sample, folder: Path) -> tuple[float, Path]:
+    """Each request on a connection of its own, as to an origin that sent bytes behind an answer."""
+    return ours(sample, folder, "once")
 
 
 def limit(sample: Sample, folder: Path) -> tuple[float, Path]:
@@ -68,6 +73,7 @@ AGAINST: tuple[tuple[str, str, Fetch, float | None], ...] = (
     ("tee", "`curl ¦ tee ¦ sha256sum` + fsync + mv", _hashed_by("sha256sum"), 3.0),
     ("openssl", "the same with `openssl sha256`", _hashed_by("openssl dgst -sha256 -r"), None),
     ("aria2c", "`aria2c -x16 --checksum`", aria2c, 4.0),
+    ("once", "the same, of a marked origin: no connection is used twice", without_reuse, None),
     ("limit", "a raw-socket loop with hash thread (the limit)", limit, 0.85),
 )
 

@@ -8,7 +8,7 @@ import redis
 from dlpipe.net.breaker import BreakerBounds, Circuits, LocalCircuits, Pass, SharedCircuits, Shut
 from dlpipe.net.line import RedisLine
 
-HOST, OTHER = "a.example", "b.example"
+HOST, OTHER = "https://a.example", "https://a.example:8443"
 BOUNDS = BreakerBounds(failures=3, open_ms=10_000, probe_ms=5_000)
 CLEAN, COUNTED, PROBE = Pass(), Pass(clean=False), Pass(clean=False, probe=True)
 
@@ -37,6 +37,37 @@ def circuits(request: pytest.FixtureRequest, clock: Clock) -> Circuits:
 def fail(circuits: Circuits, times: int, host: str = HOST) -> None:
     for n in range(times):
         circuits.failed(host, f"f{n}")
+
+
+def test_what_is_told_of_a_url_counts_once_for_it(circuits: Circuits) -> None:
+    for n in range(20):
+        circuits.failed(HOST, f"f{n}", "busy")
+    assert circuits.enter(HOST, "a") == COUNTED
+    circuits.failed(HOST, "b", "other")
+    assert circuits.enter(HOST, "a") == COUNTED
+    circuits.failed(HOST, "c")
+    assert circuits.enter(HOST, "a") == Shut(10.0)
+
+
+def test_a_success_lets_a_url_count_again(circuits: Circuits) -> None:
+    for _ in range(3):
+        circuits.failed(HOST, "f", "busy")
+        fail(circuits, 1)
+        circuits.succeeded(HOST, "s")
+    assert circuits.enter(HOST, "a") == CLEAN
+    for url in ("busy", "b", "c"):
+        circuits.failed(HOST, "f", url)
+    assert circuits.enter(HOST, "a") == Shut(10.0)
+
+
+def test_a_probe_for_a_url_that_has_counted_makes_room_for_the_next(circuits: Circuits, clock: Clock) -> None:
+    circuits.failed(HOST, "f", "busy")
+    open_and_wait(circuits, clock)
+    assert circuits.enter(HOST, "p") == PROBE
+    circuits.failed(HOST, "p", "busy")
+    assert circuits.enter(HOST, "q") == PROBE
+    circuits.failed(HOST, "q", "other")
+    assert circuits.enter(HOST, "r") == Shut(10.0)
 
 
 def open_and_wait(circuits: Circuits, clock: Clock) -> None:
@@ -139,4 +170,4 @@ def test_a_local_circuit_is_forgotten_in_time(clock: Clock) -> None:
     for n in range(5000):
         clock.pass_ms(1000)
         fail(circuits, 1, f"h{n}.example")
-    assert len(circuits._hosts) <= 1001
+    assert len(circuits._origins) <= 1001

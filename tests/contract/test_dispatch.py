@@ -16,9 +16,11 @@ from dlpipe.core.flow import STAGES, OpType, stage
 from dlpipe.core.layout import part_slug
 from dlpipe.core.model import ArtifactJob
 from dlpipe.core.ports import Held, Hint
+from dlpipe.core.recovery import FailureWrite
 from dlpipe.core.results import StreamResult
 from dlpipe.core.states import State, Status
 from dlpipe.db.clock import after, now
+from dlpipe.db.due import AHEAD
 from dlpipe.db.schema import artifact_jobs
 from tests.ledgers import FOR_GOOD, LATER, SOON, UNKNOWN, Bench, everything, looking
 
@@ -84,6 +86,25 @@ def test_the_highest_priority_goes_first_and_then_who_waits_longest(bench: Bench
     bench.set(low, due_at=after(-600.0))
     assert ids(due(bench, limit=3)) == [high, early, late]
     assert ids(due(bench)) == [low]
+
+
+def test_jobs_that_no_server_has_put_off_go_before_those_that_one_has(bench: Bench) -> None:
+    offender, first, second = (bench.job() for _ in range(3))
+    bench.fail(bench.hold("head", offender), FailureWrite("retry_after", "busy", "d", 120.0, False, put_off=True))
+    bench.set(offender, due_at=after(-600.0))  # it waits longest
+    bench.set(first, due_at=after(-60.0))
+    bench.set(second, due_at=after(-1.0))
+    assert ids(due(bench, limit=2)) == [first, second]
+    assert ids(due(bench)) == [offender]
+
+
+def test_jobs_that_were_put_off_are_not_kept_out_by_what_is_planned_behind_them(bench: Bench) -> None:
+    put_off = [bench.job() for _ in range(AHEAD)]
+    for number, job_id in enumerate(put_off):
+        bench.set(job_id, due_at=after(-600.0 + number), postponed_since=after(-700.0))
+    fresh = bench.job()
+    assert ids(due(bench, limit=1)) == put_off[:1]
+    assert ids(due(bench, limit=1)) == [fresh]
 
 
 def test_the_window_counts_what_is_published_or_at_work(bench: Bench) -> None:

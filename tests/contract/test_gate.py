@@ -1,4 +1,7 @@
-"""The port Gate, in Redis and in one process: windows, slots and cool-downs, with the time passed in. HUB-3."""
+"""The port Gate, in Redis and in one process: windows, slots and waits, with the time passed in. HUB-3, HOST-3.
+
+Covers `net/gate.py` and `net/local_gate.py`.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +13,14 @@ import redis
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dlpipe.net.gate import ARRIVES_MS, Gate, LocalGate, SharedGate, Wait, Why
+from dlpipe.net.gate import ARRIVES_MS, KEPT_MS, MEANT, TOGETHER_MS, Gate, Go, Pause, SharedGate, Target, Wait, Why
 from dlpipe.net.limits import Bounds
 from dlpipe.net.line import RedisLine
+from dlpipe.net.local_gate import LocalGate
 
-HOST, OTHER = "a.example", "b.example"
+HOST, OTHER = "https://a.example", "https://a.example:8443"
+GET, HEAD = Target("GET", "u"), Target("HEAD", "u")
+PAUSE = Pause(asked_ms=0, first_ms=500, most_ms=60_000)
 TTL_MS = 30_000
 FREE = Bounds()
 
@@ -50,8 +56,28 @@ def gate(make: Callable[[], Gate]) -> Gate:
     return make()
 
 
-def enter(gate: Gate, token: str, bounds: Bounds, host: str = HOST) -> Wait | None:
-    return gate.enter(host, bounds, token, TTL_MS)
+def enter(gate: Gate, token: str, bounds: Bounds, host: str = HOST, target: Target = GET) -> Wait | None:
+    found = gate.enter(host, bounds, token, TTL_MS, target)
+    return found if isinstance(found, Wait) else None
+
+
+def get(url: str) -> Target:
+    return Target("GET", url)
+
+
+def asked(ms: int) -> Pause:
+    return Pause(ms, PAUSE.first_ms, PAUSE.most_ms)
+
+
+def cool(gate: Gate, ms: int, host: str = HOST) -> Wait:
+    """Several URLs are busy, one after the other."""
+    return [gate.busy(host, get(f"cool{n}"), asked(ms)) for n in range(MEANT)][-1]
+
+
+def noted(gate: Gate, target: Target = GET, host: str = HOST) -> bool:
+    found = gate.enter(host, FREE, "look", TTL_MS, target)
+    assert isinstance(found, Go)
+    return found.noted
 
 
 # ── the window ──
@@ -204,12 +230,13 @@ def test_what_was_forgotten_is_put_down_again_by_the_next_renewal(gate: Gate, cl
     assert enter(gate, "b", one) is not None
 
 
-# ── cool-downs ──
+# ── busy answers (HOST-3, HTTP.md row 52) ──
 
 
-def test_a_cooling_host_lets_nobody_in_until_its_time_is_over(gate: Gate, clock: Clock) -> None:
-    gate.cool(HOST, 5000)
-    assert enter(gate, "a", FREE) == Wait(Why.COOLING, 5.0)
+def test_a_busy_url_waits_alone_until_its_time_is_over(gate: Gate, clock: Clock) -> None:
+    assert gate.busy(HOST, GET, asked(5000)) == Wait(Why.BUSY, 5.0)
+    assert enter(gate, "a", FREE) == Wait(Why.BUSY, 5.0)
+    assert enter(gate, "a", FREE, target=get("other")) is None
     assert enter(gate, "a", FREE, OTHER) is None
     clock.pass_ms(4999)
     assert enter(gate, "a", FREE) is not None
@@ -217,12 +244,128 @@ def test_a_cooling_host_lets_nobody_in_until_its_time_is_over(gate: Gate, clock:
     assert enter(gate, "a", FREE) is None
 
 
-def test_the_longest_wish_counts(gate: Gate, clock: Clock) -> None:
-    gate.cool(HOST, 5000)
-    gate.cool(HOST, 1000)
-    assert enter(gate, "a", FREE) == Wait(Why.COOLING, 5.0)
-    gate.cool(HOST, 9000)
-    assert enter(gate, "a", FREE) == Wait(Why.COOLING, 9.0)
+def test_who_waits_for_its_url_takes_nothing(gate: Gate) -> None:
+    one = Bounds(rate_per_s=1, slots=1)
+    gate.busy(HOST, GET, asked(5000))
+    assert enter(gate, "a", one) is not None
+    assert enter(gate, "b", one, target=get("other")) is None
+
+
+def test_a_busy_url_s_next_wait_is_twice_as_long_up_to_the_most(gate: Gate, clock: Clock) -> None:
+    told = []
+    for _ in range(9):
+        wait = gate.busy(HOST, GET, PAUSE)
+        told.append(wait.seconds)
+        clock.pass_ms(round(wait.seconds * 1000))
+    assert told == [0.5, 1, 2, 4, 8, 16, 32, 60, 60]
+    assert gate.busy(HOST, GET, asked(70_000)).seconds == 60
+
+
+def test_answers_that_were_under_way_make_a_wait_no_longer_than_the_longest_wish(gate: Gate) -> None:
+    assert [gate.busy(HOST, GET, asked(ms)).seconds for ms in (5000, 1000, 5000, 9000)] == [5, 5, 5, 9]
+
+
+def test_an_answer_begins_a_url_s_waits_at_the_first(gate: Gate, clock: Clock) -> None:
+    for _ in range(3):
+        clock.pass_ms(round(gate.busy(HOST, GET, PAUSE).seconds * 1000))
+    gate.answered(HOST, GET)
+    assert not noted(gate)
+    assert gate.busy(HOST, GET, PAUSE).seconds == 0.5
+
+
+def test_head_and_get_of_a_url_wait_for_themselves(gate: Gate) -> None:
+    gate.busy(HOST, HEAD, asked(5000))
+    assert enter(gate, "a", FREE) is None
+    gate.busy(HOST, GET, asked(9000))
+    assert enter(gate, "b", FREE, target=HEAD) == Wait(Why.BUSY, 5.0)
+    gate.answered(HOST, HEAD)
+    assert enter(gate, "c", FREE, target=HEAD) is None
+    assert enter(gate, "c", FREE) == Wait(Why.BUSY, 9.0)
+
+
+def test_one_url_that_is_busy_again_and_again_never_means_its_origin(gate: Gate) -> None:
+    assert {gate.busy(HOST, GET, asked(5000)).why for _ in range(10 * MEANT)} == {Why.BUSY}
+    assert enter(gate, "a", FREE, target=get("other")) is None
+
+
+def test_several_busy_urls_with_no_answer_between_mean_their_origin(gate: Gate, clock: Clock) -> None:
+    assert cool(gate, 5000) == Wait(Why.COOLING, 5.0)
+    assert enter(gate, "a", FREE, target=get("fresh")) == Wait(Why.COOLING, 5.0)
+    assert enter(gate, "a", FREE, OTHER) is None
+    clock.pass_ms(4999)
+    assert enter(gate, "a", FREE) is not None
+    clock.pass_ms(1)
+    assert enter(gate, "a", FREE) is None
+
+
+def test_an_answer_in_between_begins_the_count_of_busy_urls_anew(gate: Gate) -> None:
+    for n in range(4 * MEANT):
+        assert gate.busy(HOST, get(f"u{n}"), asked(5000)).why is Why.BUSY
+        gate.answered(HOST, get("fine"))
+
+
+def test_busy_urls_far_apart_do_not_count_together(gate: Gate, clock: Clock) -> None:
+    for n in range(2 * MEANT):
+        assert gate.busy(HOST, get(f"u{n}"), asked(5000)).why is Why.BUSY
+        clock.pass_ms(TOGETHER_MS // (MEANT - 1))
+
+
+def test_an_answer_to_head_says_nothing_of_get(gate: Gate, clock: Clock) -> None:
+    for n in range(MEANT - 1):
+        gate.busy(HOST, get(f"u{n}"), asked(5000))
+        gate.answered(HOST, Target("HEAD", f"u{n}"))
+    assert gate.busy(HOST, GET, asked(5000)).why is Why.COOLING
+    clock.pass_ms(5000)
+    gate.answered(HOST, HEAD)
+    assert cool(gate, 5000).seconds == 10
+
+
+def test_busy_heads_mean_their_origin_unless_get_is_answered(gate: Gate) -> None:
+    for n in range(2 * MEANT):
+        assert gate.busy(HOST, Target("HEAD", f"u{n}"), asked(5000)).why is Why.BUSY
+        gate.answered(HOST, get(f"u{n}"))
+    waits = [gate.busy(HOST, Target("HEAD", f"u{n}"), asked(5000)).why for n in range(MEANT)]
+    assert waits == [Why.BUSY] * (MEANT - 1) + [Why.COOLING]
+
+
+def test_the_next_cool_down_is_twice_as_long_unless_there_was_an_answer(gate: Gate, clock: Clock) -> None:
+    assert cool(gate, 5000).seconds == 5
+    clock.pass_ms(5000)
+    assert cool(gate, 5000).seconds == 10
+    gate.answered(HOST, GET)  # it was under way when the others were busy
+    assert enter(gate, "a", FREE, target=get("fresh")) == Wait(Why.COOLING, 10.0), "what was asked for lasts"
+    clock.pass_ms(10_000)
+    assert cool(gate, 5000).seconds == 5
+
+
+def test_the_longest_wish_for_a_cool_down_counts(gate: Gate) -> None:
+    assert [cool(gate, ms).seconds for ms in (5000, 1000, 9000)] == [5, 5, 9]
+
+
+def test_only_what_an_answer_would_end_is_to_be_told(gate: Gate, clock: Clock) -> None:
+    assert not noted(gate)
+    gate.busy(HOST, get("busy"), asked(100))
+    assert noted(gate, get("fine"))
+    gate.answered(HOST, get("fine"))
+    assert not noted(gate, get("fine"))
+    clock.pass_ms(500)
+    assert noted(gate, get("busy")), "its own wait is to begin at the first again"
+    assert not noted(gate, Target("HEAD", "busy"))
+    cool(gate, 100)
+    clock.pass_ms(500)
+    assert noted(gate, get("fine"))
+    assert not noted(gate, HEAD)
+    assert not noted(gate, get("fine"), OTHER)
+
+
+def test_what_busy_answers_leave_in_redis_ends_by_itself(clock: Clock, client: redis.Redis) -> None:
+    gate = SharedGate(RedisLine(client, now_ms=lambda: clock.ms))
+    cool(gate, 5000)
+    gate.busy(HOST, HEAD, asked(60_000))
+    gate.answered(HOST, get("x"))
+    keys = list(client.scan_iter())
+    assert len(keys) == MEANT + 1
+    assert all(0 < client.pttl(key) <= 2 * 60_000 + KEPT_MS for key in keys)
 
 
 # ── turns ──
@@ -246,10 +389,20 @@ def test_turns_end_at_a_bound(gate: Gate) -> None:
 def test_a_local_gate_forgets_hosts_that_nobody_asks_for(clock: Clock) -> None:
     gate: Any = LocalGate(lambda: clock.ms / 1000)
     enter(gate, "held", Bounds(slots=1), "held.example")
-    gate.cool("cool.example", 9_000_000)
+    cool(gate, 60_000, "cool.example")
+    gate.busy("busy.example", GET, Pause(9_000_000, 0, 9_000_000))
     for n in range(5000):
         clock.pass_ms(100)
         gate.renew([("held.example", "held")], TTL_MS)
         enter(gate, "x", FREE, f"h{n}.example")
-    assert len(gate._hosts) <= 1001
-    assert {"held.example", "cool.example"} <= gate._hosts.keys()
+    assert len(gate._origins) <= 1001
+    assert {"held.example", "busy.example"} <= gate._origins.keys()
+
+
+def test_a_local_gate_forgets_urls_whose_waits_are_over(clock: Clock) -> None:
+    gate: Any = LocalGate(lambda: clock.ms / 1000)
+    for n in range(5000):
+        gate.busy(HOST, get(f"u{n}"), asked(1000))
+        gate.answered(HOST, get("fine"))
+        clock.pass_ms(100)
+    assert len(gate._origins[HOST].waits) <= 1001

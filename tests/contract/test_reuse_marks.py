@@ -11,10 +11,10 @@ import redis
 
 from dlpipe.net import reuse
 from dlpipe.net.line import RedisLine
-from dlpipe.net.reuse import MAX_ORIGINS, Origin, ReuseMarks
+from dlpipe.net.reuse import MAX_ORIGINS, ReuseMarks
 from tests.servers import Valkey
 
-ORIGIN, OTHER = ("https", "a.example", 443), ("https", "a.example", 8443)
+ORIGIN, OTHER = "https://a.example", "https://a.example:8443"
 DAY_S = 86_400.0
 
 
@@ -54,7 +54,7 @@ def test_mark_holds_for_that_scheme_host_and_port_alone(marks: ReuseMarks) -> No
     marks.mark(ORIGIN, "surplus")
     assert marks.is_marked(ORIGIN)
     assert not marks.is_marked(OTHER)
-    assert not marks.is_marked(("http", "a.example", 443))
+    assert not marks.is_marked("http://a.example:443")
 
 
 def test_mark_ends_after_its_day(marks: ReuseMarks, clock: Clock, request: pytest.FixtureRequest) -> None:
@@ -72,16 +72,16 @@ def test_mark_is_told_once_in_the_log(marks: ReuseMarks, caplog: pytest.LogCaptu
         for _ in range(3):
             marks.mark(ORIGIN, "surplus")
     (line,) = [one.getMessage() for one in caplog.records if one.name == reuse.__name__]
-    assert line == "no connection to https://a.example:443 is used twice for 86400 s: surplus"
+    assert line == "no connection to https://a.example is used twice for 86400 s: surplus"
 
 
 def test_marks_of_a_process_are_bounded(clock: Clock) -> None:
     marks = worker(None, clock)
     for port in range(MAX_ORIGINS + 1):
-        marks.mark(("http", "a.example", port), "surplus")
-    assert not marks.is_marked(("http", "a.example", 0))
-    assert marks.is_marked(("http", "a.example", 1))
-    assert marks.is_marked(("http", "a.example", MAX_ORIGINS))
+        marks.mark(f"http://a.example:{port}", "surplus")
+    assert not marks.is_marked("http://a.example:0")
+    assert marks.is_marked("http://a.example:1")
+    assert marks.is_marked(f"http://a.example:{MAX_ORIGINS}")
 
 
 # ── all workers together ──────────────────────────────────────────────────────────────────────────
@@ -115,11 +115,11 @@ def test_worker_keeps_a_mark_that_redis_forgot(client: redis.Redis, clock: Clock
 
 
 def test_redis_may_go_at_any_moment_and_nothing_fails(clock: Clock) -> None:
-    seen: list[Origin] = []
+    seen: list[str] = []
     with tempfile.TemporaryDirectory(prefix="dl") as directory, Valkey(directory) as server, server.client() as client:
         marks = worker(client, clock)
         marks.mark(ORIGIN, "surplus")
         server.kill()
         marks.mark(OTHER, "surplus")
-        seen += [one for one in (ORIGIN, OTHER, ("http", "b.example", 80)) if marks.is_marked(one)]
+        seen += [one for one in (ORIGIN, OTHER, "http://b.example") if marks.is_marked(one)]
     assert seen == [ORIGIN, OTHER]

@@ -114,6 +114,8 @@ def test_a_wait_is_told_once_and_given_up_after_the_timeout(command: Command, bu
     assert len(told) == len({line.rpartition("[")[2] for line in told}) > 0, ran.err
     assert ran.record["status"] in ("pending", "running", "retrying")
     assert "6 seconds" in ran.record["error_message_safe"]
+    assert "; it waits until " in ran.record["error_message_safe"]
+    assert ran.record["due_at"] is not None
     assert ran.record["url"].endswith("token=hunter2"), "JSON has the address as it was given"
     assert "hunter2" not in ran.err
     wait_until(command.all_gone, "nothing is left running")

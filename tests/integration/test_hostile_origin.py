@@ -205,6 +205,30 @@ def test_row_42_nor_when_only_the_get_is_sent_there(origin: Origin, pipeline: Pi
     assert_holds(pipeline, FILE[:CUT] + OTHER[CUT:])
 
 
+LOGIN = b"<!DOCTYPE html><html><title>Log in</title><p>Please log in first</html>"
+DECLARED = (
+    "text/html", "text/html; charset=utf-8", "TEXT/HTML", "application/xhtml+xml", "text/plain", "text/xml", "text/csv",
+    "application/xml", "application/json", "application/pdf", "application/zip", "application/x-gzip", "image/png",
+    "image/svg+xml", "audio/mpeg", "video/mp4", "application/octet-stream", "binary/octet-stream",
+    "application/force-download", "multipart/form-data", "nonsense", "", None,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["papers/a.pdf", "a.tar.gz", "a.jpeg", "a.mp4"])
+def test_row_43_a_log_in_page_is_refused_under_every_declared_type(
+    name: str, origin: Origin, pipeline: Pipeline
+) -> None:
+    for number, declared in enumerate(DECLARED):
+        lines = [RANGES, *([] if declared is None else [f"Content-Type: {declared}"])]
+        login = origin.on(f"/{number}/login", honest(LOGIN, *lines))
+        # As servers do it: some answer with the page, others lead to it.
+        to_login = Say(answer(302, b"", f"Location: {login}"))
+        for url in (origin.on(f"/{number}/{name}", honest(LOGIN, *lines)), origin.on(f"/{number}/to/{name}", to_login)):
+            job = pipeline.fetch(url)
+            assert (pipeline.state(job), pipeline.error(job)) == (State.FAILED, "media_type_mismatch"), declared
+    assert_holds(pipeline)
+
+
 def test_row_36_resume_is_turned_off_for_a_host_whose_etags_flip(origin: Origin, pipeline: Pipeline) -> None:
     """Each node has its own ETag, and each answer is cut: asking for ranges can only fail, so it stops."""
     nodes = [whole(f'ETag: "node-{n % 2}"', RANGES, sends=CUT, then=Then.CLOSE) for n in range(20)]
@@ -250,5 +274,5 @@ def head_or(get: Callable[[Asked], Say], length: int = len(FILE)) -> Callable[[A
 @pytest.mark.no_engines
 def test_every_row_of_the_table_is_played() -> None:
     elsewhere = {42, 48}
-    assert {row.number for row in ROWS} | elsewhere == set(range(1, 49))
+    assert {row.number for row in ROWS} | elsewhere == set(range(1, 49)) | {54}
     assert len({row.id for row in ROWS}) == len(ROWS)

@@ -20,7 +20,7 @@ import redis
 from dlpipe.core.errors import Postponed
 from dlpipe.net import urls
 from dlpipe.net.client import Hub
-from dlpipe.net.gate import ARRIVES_MS
+from dlpipe.net.gate import ARRIVES_MS, MEANT
 from dlpipe.net.limits import Bounds, HostLimits
 from dlpipe.net.line import RedisLine
 from dlpipe.net.policy import NetPolicy
@@ -262,7 +262,7 @@ def test_the_slots_of_a_killed_process_come_back(valkey: Valkey, origin: Origin,
     held = origin.on("/held", Say(head, Then.HANG))
     free = origin.on("/free", answer(200, b"abc"))
     told: dict[str, Any] = {"bounds": {"slots": 2}, "policy": {"max_wait_s": 0.2, "slot_ttl_s": 1.5}}
-    key = "dlpipe:slots:{127.0.0.1}"
+    key = f"dlpipe:slots:{{{origin.url}}}"
 
     def until() -> Sequence[float]:
         found: Any = line.zrange(key, 0, -1, withscores=True)
@@ -282,31 +282,49 @@ def test_the_slots_of_a_killed_process_come_back(valkey: Valkey, origin: Origin,
         assert time.monotonic() - died < 1.5 + 1.0
 
 
-# ── cool-downs ──
+# ── busy answers ──
 
 
-def test_a_cooling_host_holds_up_its_own_jobs_and_no_others(valkey: Valkey, origin: Origin) -> None:
-    sick = origin.on("/sick", answer(429, b"", "Retry-After: 60"))
+def test_a_busy_url_is_left_alone_by_all_workers_and_its_origin_goes_on(valkey: Valkey, origin: Origin) -> None:
+    busy = origin.on("/busy", answer(429, b"", "Retry-After: 60"))
     log = Log()
-    well = origin.on("/well", log).replace("127.0.0.1", "localhost")
-    told: dict[str, Any] = {"bounds": {"rate_per_s": 10}, "pause_s": 0.02}
-    began = time.monotonic()
-    with (
-        Worker(valkey, sick, **told) as first,
-        Workers(valkey, well, threads=2, policy=patient(), **told) as others,
-    ):
-        wait_until(lambda: first.said, "the host's wish")
-        wait_until(lambda: all(one.said for one in others), "the other host's workers")
-        alone_s = _time_of(30, log)
-        with Workers(valkey, sick, **told) as late:
+    well = origin.on("/well", log)
+    told: dict[str, Any] = {"bounds": {"rate_per_s": 50}, "pause_s": 0.02}
+    with Workers(valkey, well, policy=patient(), **told) as others, Worker(valkey, busy, **told) as first:
+        wait_until(lambda: first.said, "the busy answer")
+        with Workers(valkey, busy, **told) as late:
             wait_until(lambda: all(len(one.said) >= 5 for one in late), "those who come later")
-            beside_s = _time_of(30, log)
-            assert late.codes().keys() == {"host_cooling_down"}
-            least = 60 - (time.monotonic() - began)  # the wish is not older, and they were told before
-            assert {least < one["after_s"] <= 62 for worker in late for one in worker.said} == {True}
+            before = len(log.times)
+            wait_until(lambda: len(log.times) >= before + 20, "the others of that origin")
+            assert (first.codes() + late.codes()).keys() == {"retry_after"}
+            assert max(one["after_s"] for worker in late for one in worker.said) <= 61
         assert others.codes().keys() == {"200"}
-    assert len(origin.of("/sick")) == 1
-    print(f"30 requests to the other host: {alone_s:.1f} s alone, {beside_s:.1f} s while a host cools down")
+    assert len(origin.of("/busy")) == 1
+
+
+def test_a_cooling_origin_holds_up_its_own_jobs_and_not_the_same_host_at_another_port(
+    valkey: Valkey, origin: Origin
+) -> None:
+    sick = [origin.on(f"/sick{n}", answer(503, b"", "Retry-After: 60")) for n in range(MEANT)]
+    fresh = origin.on("/fresh", answer(200, b"abc"))
+    log = Log()
+    told: dict[str, Any] = {"bounds": {"rate_per_s": 10}, "pause_s": 0.02}
+    with Origin() as beside:
+        well = beside.on("/well", log)
+        assert well.rpartition(":")[0] == fresh.rpartition(":")[0]
+        with Workers(valkey, well, threads=2, policy=patient(), **told) as others:
+            wait_until(lambda: all(one.said for one in others), "the other origin's workers")
+            alone_s = _time_of(30, log)
+            for url in sick:
+                with Worker(valkey, url, **told) as one:
+                    wait_until(lambda one=one: one.said, "a busy answer")  # type: ignore[misc]
+            with Workers(valkey, fresh, **told) as late:
+                wait_until(lambda: all(len(one.said) >= 5 for one in late), "those who come later")
+                beside_s = _time_of(30, log)
+                assert late.codes().keys() == {"host_cooling_down"}
+            assert others.codes().keys() == {"200"}
+    assert (len(origin.asked), origin.of("/fresh")) == (MEANT, [])
+    print(f"30 requests to the other origin: {alone_s:.1f} s alone, {beside_s:.1f} s while one cools down")
     assert beside_s < 1.5 * alone_s + 1
 
 
@@ -349,7 +367,7 @@ def test_of_four_processes_one_probe_at_a_time_finds_out(valkey: Valkey, origin:
 
 
 def test_a_probe_that_fails_is_the_only_request_in_its_time(valkey: Valkey, origin: Origin) -> None:
-    log = Log(lambda _: Say(answer(503)))
+    log = Log(lambda _: Say(answer(500)))
     url = origin.on("/f", log)
     policy = {"breaker_failures": 2, "breaker_open_s": 1.0}
     with Workers(valkey, url, threads=2, pause_s=0.01, policy=policy) as workers:
@@ -368,7 +386,7 @@ def test_the_prober_killed_on_its_way_is_replaced(valkey: Valkey, origin: Origin
         with Worker(valkey, url, **told) as other:
             wait_until(lambda: other.codes()["host_circuit_open"] >= 3, "refusals beside the probe")
             prober.kill()
-            key = "dlpipe:breaker:{127.0.0.1}"
+            key = f"dlpipe:breaker:{{{origin.url}}}"
             assert line.hget(key, "probe_until") is not None
             line.hset(key, "probe_until", "1")  # as if the time had passed that a probe may take
             wait_until(lambda: other.codes()["200"] >= 3, "another probe")

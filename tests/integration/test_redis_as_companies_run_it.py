@@ -21,7 +21,7 @@ from dlpipe.lease.connect import connect
 from dlpipe.lease.lock import RedisLeases
 from dlpipe.lease.progress import RedisProgress
 from dlpipe.lease.reservations import RedisReservations
-from dlpipe.net.gate import SharedGate
+from dlpipe.net.gate import Go, Pause, SharedGate, Target, Why
 from dlpipe.net.limits import Bounds
 from dlpipe.net.line import RedisLine
 from dlpipe.settings import load
@@ -230,9 +230,11 @@ def test_no_script_and_no_command_touches_keys_of_two_nodes(tmp_path: Path) -> N
         assert progress.get(["one", "two"]) == {"one": (1, 2), "two": (3, None)}
         assert RedisReservations(client).reserve("volume", "one", 5, 10) == 0
         gate = SharedGate(RedisLine(client, away_s=0))
-        assert gate.enter("host", Bounds(5, 2), "token", 1_000) is None
+        target = Target("GET", "url")
+        assert gate.enter("host", Bounds(5, 2), "token", 1_000, target) == Go()
         gate.arrived("host", "token")
         gate.renew([("host", "token"), ("other", "token")], 1_000)
         gate.leave("host", "token")
-        gate.cool("host", 1_000)
+        assert [gate.busy("host", Target("GET", url), Pause(1_000, 1, 1_000)).why for url in "abc"][-1] is Why.COOLING
+        gate.answered("host", target)
         assert gate.later("host", 10, 10, 100) > 0

@@ -11,7 +11,7 @@ import pytest
 
 from dlpipe import settings as knobs
 from dlpipe import wiring
-from dlpipe.core.errors import Misconfigured, Postponed
+from dlpipe.core.errors import Misconfigured, Postponed, StageFailure
 from dlpipe.net import urls
 from dlpipe.net.client import Hub
 from tests.origin import Origin, answer
@@ -90,6 +90,20 @@ def test_two_of_them_share_a_circuit(origin: Origin, make: Make) -> None:
     with pytest.raises(Postponed) as caught:
         make(**env).send("GET", url, tenant="default")
     assert caught.value.code == "host_circuit_open"
+
+
+def test_a_url_that_is_always_busy_keeps_no_other_of_its_origin_waiting(origin: Origin, make: Make) -> None:
+    """Row 52, with no Retry-After: neither the limiter nor the breaker holds the origin up."""
+    busy, other = (urls.address(origin.on(path, answer(code, b"abc"))) for path, code in (("/busy", 503), ("/f", 200)))
+    env = {"DLPIPE_NET_BREAKER_FAILURES": "2", "DLPIPE_NET_MAX_WAIT_S": "1"}
+    for _ in range(2):
+        with pytest.raises(StageFailure):
+            make(**env).send("GET", busy, tenant="default")
+    with pytest.raises(Postponed) as caught:
+        make(**env).send("GET", busy, tenant="default")
+    assert caught.value.code == "retry_after"
+    assert len(origin.of("/busy")) > 2
+    make(**env | {"DLPIPE_NET_MAX_WAIT_S": "0"}).send("GET", other, tenant="default").close()
 
 
 @pytest.mark.parametrize(("cache", "asked"), [("1", 1), ("0", 2)])

@@ -46,7 +46,7 @@ RECORDS = {
     "Artifact": "artifact_uuid tenant_id project_id job_id artifact_type content_type byte_size sha256 created_at",
     "Count": "value jobs job_id error_code error_message_safe error_debug_id",
     "Purged": "job_id status purged_at archive archive_sha256",
-    "Why": "situation what next",
+    "Why": "situation what next code origin until",
     "Told": "artifact_uuid job_id tenant_id project_id job_type work_id artifact_id url request_id artifact_type "
     "content_type byte_size sha256 shard_prefix created_at run resume_decision resume_reason bytes_written "
     "resumed_from_bytes elapsed_ms fsync_ms avg_write_mibps dedupe_action quota",

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from ops.mutant import Mutant
 from ops.mutants import ROOT, mutated
-from ops.mutants_planted import MUTANTS, Mutant
+from ops.mutants_planted import MUTANTS
 
 
 def test_there_are_many_and_each_has_a_name_of_its_own() -> None:

@@ -110,7 +110,8 @@ class Backlog(Protocol):
         """Mark due jobs as published, as far as the window allows, and answer what to send.
 
         The highest priority first; within one, tenants share the room, least in flight first; within a tenant, who
-        waits longest. The cost is that of the answer, however many jobs are planned and whatever host is full.
+        waits longest, and of those in front such as no server has put off before the others (HOST-3). The cost is
+        that of the answer, however many jobs are planned and whatever host is full.
         """
 
     def in_flight(self) -> Mapping[str, int]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from dlpipe.core.ports.jobs import Hint
-from dlpipe.core.top import HostState, LastRound
+from dlpipe.core.top import LastRound, OriginState
 
 
 class Lease(Protocol):
@@ -83,8 +83,8 @@ class Progress(Protocol):
 class Watch(Protocol):
     """How things stand beside the ledger, for people to watch. LeaseUnavailable when Redis does not answer."""
 
-    def hosts(self, hosts: Sequence[str]) -> Mapping[str, HostState]:
-        """What keeps requests from each of these hosts right now."""
+    def origins(self, origins: Sequence[str]) -> Mapping[str, OriginState]:
+        """What keeps requests from each of these origins right now."""
 
     def put_round(self, found: Mapping[str, int]) -> None:
         """Remember for a day what a round of reconcile found."""

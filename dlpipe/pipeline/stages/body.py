@@ -34,25 +34,19 @@ class Bodies:
         self._deps, self._job_id, self._lease, self._part = deps, job_id, lease, part
         self._admission, self._sniff, self._max_bytes = admission, sniff, max_bytes
         self.written = 0
-        self._began: float | None = None
         self._broken: StageFailure | LeaseLost | None = None
-
-    def next_server(self) -> None:
-        """Each has the whole time; the many answers of one share it, or a byte in each would never end (row 21)."""
-        self._began = None
 
     def check_size(self, size: int) -> None:
         if self._max_bytes is not None and size > self._max_bytes:
             raise too_large(self._max_bytes).failure()
 
-    def take(self, answer: Answer, append: ranges.Append) -> int | None:
+    def take(self, answer: Answer, append: ranges.Append, pace: Pace) -> int | None:
         """Write the body; answer how many bytes it had, also those past its declared end.
 
         None when what of it we hold already is not the same.
         """
         part, received, unseen, self._broken = self._part, 0, LOOK_BYTES, None
-        self._began = self._deps.clock() if self._began is None else self._began
-        pace = Pace(self._deps.policy.stream, self._deps.clock, self._began)
+        pace.begin()
         while size := self._fill(answer, buffer := part.buffer(), pace):
             room = size if append.length is None else max(0, append.length - received)
             at = append.offset + received
@@ -68,6 +62,7 @@ class Bodies:
             self._admission.count(len(piece), append.total)
             self.written += len(piece)
             part.write(piece)
+            pace.reach(part.offset)
             crash_point("stream.chunk")
             unseen += size
             if unseen >= LOOK_BYTES or size < len(buffer):

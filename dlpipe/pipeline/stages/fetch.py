@@ -13,10 +13,11 @@ from dlpipe.core.results import HeadResult, ResumeResult
 from dlpipe.pipeline.deps import Deps
 from dlpipe.pipeline.stages.body import Bodies
 from dlpipe.pipeline.stages.digested import file_agrees, range_agrees
+from dlpipe.pipeline.stages.pace import Pace
 from dlpipe.pipeline.stages.resume import remote_of
 from dlpipe.pipeline.stages.room import Admission
 from dlpipe.pipeline.stages.segments import Segments
-from dlpipe.pipeline.stages.sniff import Sniff
+from dlpipe.pipeline.stages.sniff import Sniff, expectation
 from dlpipe.pipeline.stages.stage import Work, in_run
 
 
@@ -38,13 +39,14 @@ class Fetch:
         """Did an answer of this server come on a connection that had carried another one?"""
         self._afresh = False
         """Is the server asked over new connections only?"""
+        self._pace = Pace(self._policy, deps.clock)
         self._in_pieces = False
         """Answers to several requests were put together, which may come from machines that do not agree."""
         self._compared = False
         """Held bytes were compared with this server's, and agreed: from then on its answers are only appended."""
         limits = [n for n in (self._job.max_bytes, self._policy.max_bytes) if n is not None]
         self._max_bytes = min(limits) if limits else None
-        self._sniff = Sniff(part, work.job.expected_media_type if self._policy.sniff else None)
+        self._sniff = Sniff(part, lambda: expectation(deps, work.job, self._url, self.content_type))
         self._bodies = Bodies(deps, work.job.job_id, work.lease, part, admission, self._sniff, self._max_bytes)
         self.resumed_from = 0
         self.content_type: str | None = None
@@ -94,7 +96,8 @@ class Fetch:
         failures: list[StageFailure] = []
         for url in urls:
             self._url, self._restarts, self._compared = url, 0, False
-            self._bodies.next_server()
+            self._pace = Pace(self._policy, self._deps.clock)
+            self._sniff.again()
             try:
                 self._bring_whole()
                 return
@@ -118,7 +121,7 @@ class Fetch:
             # What came on a reused connection may belong to another request, so no job fails for good by it (row 50).
             self._afresh = True
             self._part.rewind(0)
-            self._bodies.next_server()
+            self._sniff.again()
             self._bring_right()
 
     def _bring_right(self) -> None:
@@ -147,8 +150,15 @@ class Fetch:
             self._begun_at = self._url
         self._in_pieces = True
         self._sniff.again()  # the part may begin anew in there
+        self.content_type = self._head.content_type
         ours = Segments(
-            self._deps, self._job, self._lease, self._part, self._admission, lambda: self._sniff.look(at_end=False)
+            self._deps,
+            self._job,
+            self._lease,
+            self._part,
+            self._admission,
+            self._pace,
+            lambda: self._sniff.look(at_end=False),
         )
         try:
             whole = ours.bring(self._url, self.host or "", remote, self._max_bytes, elsewhere=elsewhere)
@@ -156,7 +166,6 @@ class Fetch:
             self._bodies.written += ours.written
             self._reused = self._reused or ours.reused
         self.resumed_from = self.resumed_from or ours.held
-        self.content_type = self._head.content_type
         if not whole:
             return False
         agreed = file_agrees(self._part, ours.declared, self._lease.check)
@@ -184,6 +193,7 @@ class Fetch:
 
     def _one_answer(self) -> bool:
         """Ask once; True when the file is whole, False when another request is called for."""
+        self._pace.ask(self._part.offset)
         want = self._want()
         facts = self._part.facts if want.start else None
         with self._deps.source.get(
@@ -237,7 +247,7 @@ class Fetch:
             self.resumed_from = self.resumed_from or self._part.offset
         self.content_type = answer.headers.one("content-type") or self._head.content_type
         before = self._part.offset
-        received = self._bodies.take(answer, append)
+        received = self._bodies.take(answer, append, self._pace)
         if received is None:
             return self._restart("overlap_differs")  # row 37: the same validator, other bytes
         agreed, expected = None, digests.expected_digests(answer.headers)
@@ -275,6 +285,8 @@ class Fetch:
                     hint="Nothing to do: it goes on from the bytes that are there.",
                 )
             case reject:
+                if reject.code == "length_unproven":
+                    self._sniff.look(at_end=True)  # a page without a length is no file of unproven length
                 raise reject.failure()
 
     def _restart(self, reason: str) -> bool:
@@ -287,6 +299,7 @@ class Fetch:
                 hint="Nothing to do: it is tried again later; if it stays so, use another source.",
             )
         self._part.rewind(0)
+        self._pace.skip()
         return False
 
     def _has_wanted_digest(self) -> bool:

@@ -6,7 +6,7 @@ hashed itself (HEAL-3); a replay asks nobody, and chooses the stored file that t
 
 from __future__ import annotations
 
-from dlpipe.core import mirrors
+from dlpipe.core import media, mirrors
 from dlpipe.core.errors import Permanent, StageFailure
 from dlpipe.core.flow import OpType
 from dlpipe.core.keys import Scalar, artifact_uuid, op_key
@@ -16,6 +16,7 @@ from dlpipe.core.ports import KnownBlob, Unit
 from dlpipe.core.results import DedupeAction, HeadResult, Result, Results
 from dlpipe.core.states import Purpose, State
 from dlpipe.pipeline.stages import stored
+from dlpipe.pipeline.stages.sniff import expectation
 from dlpipe.pipeline.stages.stage import Stage, Work, expect
 
 ARTIFACT_SCHEMA = 1
@@ -54,7 +55,7 @@ class Head(Stage):
         held = (
             store.is_right(blob.pointer, blob.sha256, blob.size) if rehashed else store.holds(blob.pointer, blob.size)
         )
-        if not held:
+        if not held or not (self._looks_right(job, blob) or (job.purpose is Purpose.REPAIR and mine is not None)):
             return None
         # What a repair is to bring back is these very bytes, whatever the server has by now.
         wanted = trusted or (job.purpose is Purpose.REPAIR and mine is not None)
@@ -108,8 +109,19 @@ class Head(Stage):
         return (
             job.expected_sha256 in (None, blob.sha256)
             and (job.max_bytes is None or blob.size <= job.max_bytes)
-            and (job.expected_media_type is None or media_type(blob.content_type) == job.expected_media_type)
+            and (job.expected_media_type is None or media.plain(blob.content_type) == job.expected_media_type)
         )
+
+    def _looks_right(self, job: ArtifactJob, blob: KnownBlob) -> bool:
+        """A web page that was stored for a job with other expectations, or before any, is not this job's file."""
+        expected = expectation(self.deps, job, job.request_url, blob.content_type)
+        if expected is None:
+            return True
+        try:
+            with self.deps.store.open(blob.pointer, blob.size) as file:
+                return media.wrong(expected, file.read(media.SNIFF_BYTES)) is None
+        except Permanent:
+            return False  # it has gone since it was looked for
 
     def _ask(self, job: ArtifactJob) -> HeadResult:
         try:
@@ -188,10 +200,6 @@ class Head(Stage):
 def _known(head: HeadResult) -> bool:
     """Are the URL's bytes held already?"""
     return None not in (head.known_sha256, head.known_pointer, head.known_size)
-
-
-def media_type(content_type: str | None) -> str | None:
-    return content_type.partition(";")[0].strip().lower() if content_type else None
 
 
 def extension_of(job: ArtifactJob, content_type: str | None) -> str:

@@ -54,6 +54,7 @@ class ResumeDecide(Stage):
         tenant = work.job.scope.tenant_id
         with self.deps.source.get(work.job.request_url, tenant=tenant, end=size, unproven=True, afresh=True) as answer:
             if answer.status == 206:
+                pace.begin()
                 for chunk in answer.chunks():
                     work.lease.check()
                     pace.count(len(chunk))

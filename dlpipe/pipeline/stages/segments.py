@@ -92,10 +92,17 @@ class Ended:
 
 class Segments:
     def __init__(
-        self, deps: Deps, job: ArtifactJob, lease: Lease, part: Part, admission: Admission, on_front: Callable[[], None]
+        self,
+        deps: Deps,
+        job: ArtifactJob,
+        lease: Lease,
+        part: Part,
+        admission: Admission,
+        pace: Pace,
+        on_front: Callable[[], None],
     ) -> None:
         self._deps, self._job, self._lease, self._part, self._admission = deps, job, lease, part, admission
-        self._on_front = on_front
+        self._pace, self._on_front = pace, on_front
         self._policy = deps.policy.segments
         self._events: queue.SimpleQueue[Got | Piece | Ended] = queue.SimpleQueue()
         self._stop = threading.Event()
@@ -171,7 +178,8 @@ class Segments:
     # ── the thread that keeps the books ───────────────────────────────────────────────────────────
 
     def _follow(self, count: int, total: int) -> bool:
-        pace = Pace(self._deps.policy.stream, self._deps.clock)
+        pace = self._pace
+        pace.begin()
         alive, done = count, self.held
         while alive:
             self._lease.check()
@@ -184,6 +192,7 @@ class Segments:
                 case Got(size=size):
                     done += size
                     self.written += size
+                    pace.gain(size)
                     pace.count(size)
                     self._admission.count(size, total)
                     self._deps.progress.report(self._job.job_id, done, total)
@@ -240,7 +249,10 @@ class Segments:
 
     def _next(self) -> Span | None:
         with self._lock:
-            return self._waiting.popleft() if self._waiting and not self._stop.is_set() else None
+            if not self._waiting or self._stop.is_set():
+                return None
+            self._pace.ask()
+            return self._waiting.popleft()
 
     def _fetch(self, span: Span, asking: Asking) -> Piece | None:
         """One piece, written and hashed; None when it is no longer wanted."""

@@ -18,6 +18,7 @@ from dlpipe.core.results import FinalizeResult, HeadResult, Results, StreamResul
 from dlpipe.core.states import Purpose
 from dlpipe.pipeline import stores
 from dlpipe.pipeline.deps import Deps
+from dlpipe.pipeline.stages.sniff import expectation
 from dlpipe.pipeline.stages.stage import OutOfOrder, latest
 
 BLOCK = 1 << 20
@@ -138,9 +139,8 @@ def read(deps: Deps, job: ArtifactJob, stored: Stored, lease: Lease) -> None:
             deps.progress.report(job.job_id, done, stored.size)
     if digest.hexdigest() != stored.sha256:
         raise lost(deps, stored, Fault.DAMAGED)
-    if not deps.policy.stream.sniff or job.expected_media_type is None:
-        return
-    if wrong := media.mismatch(job.expected_media_type, first):
+    expected = expectation(deps, job, job.request_url, stored.content_type)
+    if expected is not None and (wrong := media.wrong(expected, first)):
         raise Permanent(wrong, code="media_type_mismatch", hint="The file is stored as it came: see dlpipe open.")
 
 

@@ -19,6 +19,21 @@ def running(n: int, host: str = "files.example.org") -> Running:
     return Running(job, f"http://{host}/x", host, 1, "stream", "4f2a11.4711", 7.2, 3 * MIB, 12 * MIB, 1.5 * MIB, 6.0)
 
 
+def waits(
+    reason: Reason,
+    host: str,
+    code: str | None,
+    jobs: int,
+    until: datetime | None = None,
+    *,
+    port: str = "",
+    open_s: float | None = None,
+    cooling_s: float | None = None,
+) -> Waiting:
+    job = f"{jobs:08x}-2222-5222-8222-222222222222"
+    return Waiting(reason, host, f"https://{host}{port}", code, jobs, until, job, open_s, cooling_s)
+
+
 SEEN = Snapshot(
     at=AT,
     tenant_id="default",
@@ -26,8 +41,16 @@ SEEN = Snapshot(
     counts={"pending": 5000, "processing": 2, "completed": 41, "failed": 3},
     running=(running(1), running(2)),
     waiting=(
-        Waiting(Reason.POSTPONED, "slow.example.org", "host_busy", 17, AT + timedelta(seconds=42), 12.0, 3.0),
-        Waiting(Reason.DUE, "files.example.org", None, 4, None),
+        waits(
+            Reason.POSTPONED,
+            "slow.example.org",
+            "host_busy",
+            17,
+            AT + timedelta(seconds=42),
+            open_s=12.0,
+            cooling_s=3.0,
+        ),
+        waits(Reason.DUE, "files.example.org", None, 4),
     ),
     workers=(Worker("4f2a11.4711", 2),),
     failures=(Failure("http_404", 3, AT),),
@@ -39,6 +62,15 @@ SEEN = Snapshot(
     window=2000,
     reconcile=LastRound(20.0, {"orphans_requeued": 1}),
 )
+
+
+def test_what_waits_names_the_port_and_the_first_job() -> None:
+    one = waits(Reason.POSTPONED, "a.example", "retry_after", 1, AT + timedelta(minutes=2), port=":8443")
+    (title, row) = [line for line in render(replace(SEEN, waiting=(one,))) if "UNTIL" in line or "retry_after" in line]
+    assert title.split()[-2:] == ["FIRST", "JOB"]
+    assert row.split() == [
+        "1", "put", "off", "a.example:8443", "retry_after", "03:06:05", "(2", "min)", "-", one.first_job_id,
+    ]  # fmt: skip
 
 
 def test_a_terminal_of_80_by_24() -> None:

@@ -53,6 +53,7 @@ def _judged(status: int, lines: tuple[str, ...], want: Want, framing: str | None
 
 ETAG = 'ETag: "a"'
 R40 = "Content-Range: bytes 40-99/100"
+FULL = "Content-Range: bytes 0-99/100"
 LENGTH = "Content-Length: 60"
 CHUNKED = "Transfer-Encoding: chunked"
 MULTIPART = "Content-Type: Multipart/ByteRanges; boundary=x"
@@ -81,6 +82,12 @@ HEADS: list[tuple[str, int, tuple[str, ...], Want, str]] = [
     ("row 12: start without If-Range sends no Range", 206, (LENGTH, ETAG, R40), Want(start=40), "permanent range_not_asked"),
     ("row 13: 200 with a range", 200, ("Content-Length: 5", R40), ALL, "restart range_on_200"),
     ("row 13: however malformed", 200, ("Content-Length: 5", "Content-Range: x"), REST, "restart range_on_200"),
+    ("row 13: a part of it, from its start", 200, ("Content-Length: 5", "Content-Range: bytes 0-4/100"), ALL, "restart range_on_200"),
+    ("row 13: the end of it", 200, ("Content-Length: 5", "Content-Range: bytes 95-99/100"), REST, "restart range_on_200"),
+    ("row 13: another length", 200, ("Content-Length: 99", FULL), REST, "restart range_on_200"),
+    ("row 13: a total that nobody knows", 200, ("Content-Length: 100", "Content-Range: bytes 0-99/*"), REST, "restart range_on_200"),
+    ("row 13: two of them", 200, ("Content-Length: 100", FULL, FULL), REST, "restart range_on_200"),
+    ("row 13: another unit", 200, ("Content-Length: 100", "Content-Range: lines 0-99/100"), REST, "restart range_on_200"),
     ("row 14: nothing here", 204, (), ALL, "permanent unexpected_status"),
     ("row 14: reset", 205, (), ALL, "permanent unexpected_status"),
     ("row 14: not modified", 304, (), ALL, "permanent unexpected_status"),
@@ -147,6 +154,13 @@ HEADS: list[tuple[str, int, tuple[str, ...], Want, str]] = [
     ("row 35", 429, (), ALL, "retryable http_429"),
     ("row 35", 500, (), REST, "retryable http_5xx"),
     ("row 35", 599, (), ALL, "retryable http_5xx"),
+    ("row 54: all of it to a range", 200, ("Content-Length: 100", FULL), REST, "append 0 100 100"),
+    ("row 54: all of it to no range", 200, ("Content-Length: 100", FULL, ETAG), ALL, "append 0 100 100"),
+    ("row 54: of another total than is held", 200, ("Content-Length: 7", "Content-Range: bytes 0-6/7"), REST, "append 0 7 7"),
+    ("row 54: chunked, its total is its length", 200, (CHUNKED, FULL), REST, "append 0 100 100"),
+    ("row 54: until it closes, its total is its length", 200, (FULL,), REST, "append 0 100 100"),
+    ("row 54: coded", 200, (CHUNKED, FULL, "Content-Encoding: gzip"), REST, "permanent content_coding"),
+    ("row 54: over the limit, chunked", 200, (CHUNKED, FULL), Want(max_bytes=99), "permanent too_large"),
     ("a range beyond the limit", 206, (ETAG, R40), Want(40, '"a"', '"a"', 100, max_bytes=99), "permanent too_large"),
     ("a range of unknown total beyond it", 206, (ETAG, "Content-Range: bytes 40-99/*"), Want(40, '"a"', '"a"', None, max_bytes=99), "permanent too_large"),
 ]  # fmt: skip

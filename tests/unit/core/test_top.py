@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from dlpipe.core.states import Status
-from dlpipe.core.top import Around, AtWork, HostState, Look, Reason, Snapshot, Waiter, picture, waiting
+from dlpipe.core.top import Around, AtWork, Look, OriginState, Reason, Snapshot, Waiter, picture, waiting
 
 AT = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 SOON = AT + timedelta(seconds=30)
 NONE = Around({}, {}, {}, window=10, per_host=3, lease_ttl_s=120.0)
-WAITER = Waiter("a.example", AT, None, paused=False, sent=False)
-AT_WORK = AtWork("job", "http://a.example/x", "a.example", 1, "stream", "w.1", 100.0)
+WAITER = Waiter("job", "a.example", "http://a.example", AT, None, paused=False, sent=False)
+AT_WORK = AtWork("job", "http://a.example/x", "a.example", "http://a.example", 1, "stream", "w.1", 100.0)
 
 
 def look(**fields: Any) -> Look:
@@ -52,18 +52,33 @@ def test_each_waits_for_one_reason(
 
 def test_those_who_wait_for_the_same_are_one_row_until_the_first_of_them_goes() -> None:
     late = SOON + timedelta(minutes=5)
-    busy = [replace(WAITER, due_at=due, error_code="host_busy") for due in (late, SOON, late)]
-    rows = waiting([WAITER, *busy, replace(WAITER, host="b.example")], AT, NONE)
-    assert [(row.host, row.reason, row.code, row.jobs, row.until) for row in rows] == [
-        ("a.example", Reason.POSTPONED, "host_busy", 3, SOON),
-        ("a.example", Reason.DUE, None, 1, None),
-        ("b.example", Reason.DUE, None, 1, None),
+    dues = {"b": late, "c": SOON, "d": late}
+    busy = [replace(WAITER, job_id=job_id, due_at=due, error_code="host_busy") for job_id, due in dues.items()]
+    rows = waiting([WAITER, *busy, elsewhere("b.example")], AT, NONE)
+    assert [(row.host, row.reason, row.code, row.jobs, row.until, row.first_job_id) for row in rows] == [
+        ("a.example", Reason.POSTPONED, "host_busy", 3, SOON, "c"),
+        ("a.example", Reason.DUE, None, 1, None, "job"),
+        ("b.example", Reason.DUE, None, 1, None, "job"),
     ]
 
 
-def test_a_host_that_may_not_be_asked_is_told_with_those_who_wait_for_it() -> None:
-    hosts = {"a.example": HostState(open_s=12.0, cooling_s=3.0)}
-    rows = waiting([WAITER, replace(WAITER, host="b.example")], AT, replace(NONE, hosts=hosts))
+def test_the_same_host_at_another_port_is_a_row_of_its_own() -> None:
+    other = replace(WAITER, origin="http://a.example:8080")
+    origins = {other.origin: OriginState(cooling_s=3.0)}
+    rows = waiting([WAITER, other], AT, replace(NONE, origins=origins))
+    assert [(row.host, row.origin, row.cooling_s) for row in rows] == [
+        ("a.example", "http://a.example", None),
+        ("a.example", "http://a.example:8080", 3.0),
+    ]
+
+
+def elsewhere(host: str) -> Waiter:
+    return replace(WAITER, host=host, origin=f"http://{host}")
+
+
+def test_an_origin_that_may_not_be_asked_is_told_with_those_who_wait_for_it() -> None:
+    origins = {"http://a.example": OriginState(open_s=12.0, cooling_s=3.0)}
+    rows = waiting([WAITER, elsewhere("b.example")], AT, replace(NONE, origins=origins))
     assert [(row.circuit_open_s, row.cooling_s) for row in rows] == [(12.0, 3.0), (None, None)]
 
 

@@ -7,8 +7,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dlpipe.core.errors import InvalidInput
-from dlpipe.core.urls import MAX_URL_LENGTH, ParsedUrl, PlannedUrl, plan_url, redact
-from dlpipe.net.urls import parse
+from dlpipe.core.urls import MAX_URL_LENGTH, ParsedUrl, PlannedUrl, origin_of, plan_url, redact
+from dlpipe.net.urls import address, parse
 
 
 def planned(raw: str) -> PlannedUrl:
@@ -242,3 +242,26 @@ def test_a_value_that_looks_like_a_token_is_never_shown(name: str, value: str) -
 def test_redacting_twice_changes_nothing_and_never_fails(text: str) -> None:
     once = redact(f"https://h/{text}")
     assert redact(once) == once
+
+
+@pytest.mark.parametrize(
+    ("canonical", "expected"),
+    [
+        ("https://e.org/a", "https://e.org"),
+        ("http://e.org/a", "http://e.org"),
+        ("https://e.org:8443/a", "https://e.org:8443"),
+        ("https://e.org:443/a", "https://e.org"),  # the default port is no other origin
+        ("https://E.org./a", "https://e.org"),  # nor is another spelling of the host
+        ("http://[::1]:8080/a:1", "http://[::1]:8080"),
+        ("http://e.org?x=http://f.org", "http://e.org"),
+        ("ftp://e.org/a", ""),
+        ("", ""),
+    ],
+)
+def test_an_origin_is_scheme_host_and_port(canonical: str, expected: str) -> None:
+    assert origin_of(canonical) == expected
+
+
+@pytest.mark.parametrize(("raw", "canonical"), SAME)
+def test_the_origin_that_a_request_counts_for_is_that_of_its_job(raw: str, canonical: str) -> None:
+    assert address(raw).origin == origin_of(canonical)

@@ -60,7 +60,10 @@ CASES: list[tuple[Situation, dict[str, Any], dict[str, Any], Surroundings, list[
      ["e.org has failed again and again", "no attempt was used up"]),
     (Situation.POSTPONED, {"due_at": SOON, **ERROR, "error_code": "quota_exceeded"}, {}, FREE, ["too little room"]),
     (Situation.POSTPONED, {"due_at": SOON, **ERROR, "error_code": "retry_after"}, {}, FREE,
-     ["e.org has asked to be asked again later", "no attempt was used up"]),
+     ["e.org answers that it is too busy for this address; its other files go on", "no attempt was used up",
+      "the next wait is longer"]),
+    (Situation.POSTPONED, {"due_at": SOON, **ERROR, "error_code": "host_cooling_down"}, {},
+     replace(FREE, origin="https://e.org:8443"), ["https://e.org:8443 answers for several addresses", "is left alone"]),
     (Situation.WAITS_FOR_RETRY, {"due_at": SOON, "attempts": 2, "state": State.FAILED, **ERROR}, {}, FREE,
      ["Attempt 2 of 5 failed: the server answered 503", "03:09:05", "3 are left"]),
     (Situation.WAITS_FOR_RETRY, {"due_at": SOON, "attempts": 4, "state": State.FAILED, **ERROR}, {}, FREE,
@@ -90,6 +93,15 @@ CASES: list[tuple[Situation, dict[str, Any], dict[str, Any], Surroundings, list[
 
 def standing(view: dict[str, Any], row: dict[str, Any]) -> Standing:
     return Standing(replace(JOB, **{**view, "status": Status(view.get("status", "pending"))}), NOW, **row)
+
+
+def test_a_job_that_waits_is_told_with_what_for_where_and_until_when() -> None:
+    around = replace(FREE, origin="https://e.org:8443")
+    for code in (*POSTPONED, "http_503", None):
+        why = explain(standing({"due_at": SOON, **ERROR, "error_code": code}, {}), around)
+        assert (why.code, why.origin, why.until) == (code, "https://e.org:8443", SOON)
+    at_work = explain(standing({"due_at": None, **ERROR}, {"lease_until": SOON}), around)
+    assert (at_work.code, at_work.origin, at_work.until) == (None, None, None)
 
 
 @pytest.mark.parametrize(("situation", "view", "row", "around", "words"), CASES)

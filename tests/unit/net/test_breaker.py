@@ -26,13 +26,17 @@ class Rig:
         policy: NetPolicy = POLICY,
         chance: Callable[[], float] = lambda: 0.0,
     ) -> None:
-        self.now_s = 1000.0
+        self.now_s, self.asked = 1000.0, 0
         local = LocalCircuits(BreakerBounds.of(policy), lambda: self.now_s)
         self.breaker = Breaker(policy, shared, local, chance=chance)
 
-    def ask(self, outcome: Outcome = 200, method: str = "GET", host: str = HOST) -> Answer | BaseException:
+    def ask(
+        self, outcome: Outcome = 200, method: str = "GET", host: str = HOST, url: str | None = None
+    ) -> Answer | BaseException:
+        """Each time for another URL, unless one is given."""
+        self.asked += 1
         try:
-            return self.breaker.call(Ask(method, host), Inner([outcome]))
+            return self.breaker.call(Ask(method, host, host, url or f"u{self.asked}"), Inner([outcome]))
         except (Exception, KeyboardInterrupt) as error:
             return error
 
@@ -40,7 +44,7 @@ class Rig:
         """Look without asking the host."""
         inner = Inner([KeyboardInterrupt()])
         with pytest.raises((Postponed, KeyboardInterrupt)) as caught:
-            self.breaker.call(Ask("GET", host), inner)
+            self.breaker.call(Ask("GET", host, host, "looked"), inner)
         refused = isinstance(caught.value, Postponed)
         if isinstance(caught.value, Postponed):
             assert (caught.value.code, bool(caught.value.hint)) == ("host_circuit_open", True)
@@ -92,6 +96,31 @@ def test_a_server_that_cannot_do_head_is_not_broken(rig: Rig, outcome: Outcome) 
     assert not rig.is_open()
 
 
+def test_a_url_that_is_always_busy_opens_no_circuit(rig: Rig) -> None:  # HTTP.md, row 52
+    for _ in range(20):
+        rig.ask(503, url="busy")
+    assert not rig.is_open()
+    for _ in range(2):
+        rig.ask(503)
+    assert rig.is_open(), "with two others it is three"
+
+
+def test_a_busy_url_that_is_the_probe_leaves_it_to_the_next(rig: Rig) -> None:
+    rig.ask(503, url="busy")
+    broken(rig)
+    rig.ask(503, url="busy")
+    rig.ask(200)
+    assert not rig.is_open()
+
+
+def test_an_origin_is_told_from_the_same_host_at_another_port(rig: Rig) -> None:
+    for n in range(3):
+        rig.breaker.call(Ask("GET", HOST, f"https://{HOST}:1", f"u{n}"), Inner([500]))
+    with pytest.raises(Postponed):
+        rig.breaker.call(Ask("GET", HOST, f"https://{HOST}:1", "u"), Inner())
+    assert rig.breaker.call(Ask("GET", HOST, f"https://{HOST}:2", "u"), Inner()).status_code == 200
+
+
 def test_a_head_that_cannot_even_connect_counts(rig: Rig) -> None:
     for _ in range(3):
         rig.ask(failures.connect_failed(HOST), "HEAD")
@@ -130,7 +159,7 @@ def test_the_probe_decides(rig: Rig, outcome: Outcome, opens: bool) -> None:
 def test_while_the_probe_is_under_way_nobody_else_passes(rig: Rig) -> None:
     broken(rig)
     refused: list[bool] = []
-    rig.breaker.call(Ask("GET", HOST), Inner([200], meanwhile=lambda: refused.append(rig.is_open())))
+    rig.breaker.call(Ask("GET", HOST, HOST, "probe"), Inner([200], meanwhile=lambda: refused.append(rig.is_open())))
     assert refused == [True]
     assert not rig.is_open()
 
@@ -174,10 +203,10 @@ def test_no_number_of_failures_opens_it_when_it_is_off() -> None:
 class Gone:
     """Circuits that are not there."""
 
-    def enter(self, host: str, token: str) -> Pass | Shut:
+    def enter(self, origin: str, token: str) -> Pass | Shut:
         raise Away
 
-    def failed(self, host: str, token: str) -> None:
+    def failed(self, origin: str, token: str, url: str = "") -> None:
         raise Away
 
     succeeded = undecided = failed
@@ -201,13 +230,13 @@ class Asked:
         self.says: Pass | Shut = Pass()
         self.times = 0
 
-    def enter(self, host: str, token: str) -> Pass | Shut:
+    def enter(self, origin: str, token: str) -> Pass | Shut:
         self.times += 1
         return self.says
 
-    def succeeded(self, host: str, token: str) -> None: ...
-    def failed(self, host: str, token: str) -> None: ...
-    def undecided(self, host: str, token: str) -> None: ...
+    def succeeded(self, origin: str, token: str) -> None: ...
+    def failed(self, origin: str, token: str, url: str = "") -> None: ...
+    def undecided(self, origin: str, token: str) -> None: ...
 
 
 def test_a_closed_circuit_is_believed_for_a_moment() -> None:

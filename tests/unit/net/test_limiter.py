@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from dlpipe.core.errors import Misconfigured, Postponed, Retryable
+from dlpipe.core.urls import origin
 from dlpipe.net import failures, limits
-from dlpipe.net.gate import Gate, LocalGate
+from dlpipe.net.gate import KEPT_MS, Gate
 from dlpipe.net.layer import Ask
 from dlpipe.net.limiter import Limiter
 from dlpipe.net.limits import Bounds, HostLimits
 from dlpipe.net.line import Away
+from dlpipe.net.local_gate import LocalGate
 from dlpipe.net.policy import NetPolicy
 from dlpipe.net.slots import Renewals
 from tests.unit.net.answers import Answer, Inner
@@ -46,8 +49,15 @@ class Rig:
         self.slept.append(seconds)
         self.now_s += seconds
 
-    def ask(self, inner: Inner, host: str = HOST, method: str = "GET") -> Answer:
-        return self.limiter.call(Ask(method, host), inner)
+    def ask(self, inner: Inner, host: str = HOST, method: str = "GET", url: str = "u") -> Answer:
+        return self.limiter.call(Ask(method, host, origin("https", host, 443), url), inner)
+
+    def refused(self, inner: Inner, host: str = HOST, method: str = "GET", url: str = "u") -> tuple[str, float]:
+        """The code and the wait with which the job is handed back."""
+        with pytest.raises(Postponed) as caught:
+            self.ask(inner, host, method, url)
+        assert caught.value.hint
+        return caught.value.code, caught.value.after_s
 
 
 @pytest.fixture
@@ -148,37 +158,141 @@ def test_time_on_the_way_counts_for_the_window(make: Make) -> None:
     assert sum(rig.slept) - 0.6 == pytest.approx(1.0, abs=0.11)
 
 
-# ── cool-downs ──
+# ── busy answers ──
+
+
+def busy(asked: str = "", status: int = 429) -> Inner:
+    return Inner([(status, {"Retry-After": asked} if asked else {})])
 
 
 @pytest.mark.parametrize("status", [429, 503])
 @pytest.mark.parametrize(
     ("asked", "after_s"), [("60", 60.5), ("Sun, 06 Nov 1994 08:50:37 GMT", 60.5), ("99999", 3600.5)]
 )
-def test_what_a_host_asks_for_holds_for_that_host(make: Make, status: int, asked: str, after_s: float) -> None:
-    rig = make()
-    rig.ask(Inner([(status, {"Retry-After": asked})])).close()
-    inner = Inner()
-    with pytest.raises(Postponed) as caught:
-        rig.ask(inner)
-    assert (caught.value.code, caught.value.after_s) == ("host_cooling_down", after_s)
+def test_a_url_that_is_busy_waits_and_the_others_of_its_origin_go_on(
+    make: Make, status: int, asked: str, after_s: float
+) -> None:
+    rig, inner = make(), Inner()
+    assert rig.refused(busy(asked, status)) == ("retry_after", after_s)
+    assert rig.refused(inner) == ("retry_after", after_s)
     assert (inner.asked, rig.slept) == ([], [])
+    rig.ask(inner, url="other").close()
     rig.ask(inner, "b.example").close()
-    rig.now_s += 3601
+    rig.now_s += after_s
     rig.ask(inner).close()
-    assert len(inner.asked) == 2
+    assert len(inner.asked) == 3
 
 
-def test_a_short_cool_down_is_slept(make: Make) -> None:
+def test_a_url_that_stays_busy_waits_longer_each_time_up_to_a_bound_until_it_is_answered(make: Make) -> None:
+    rig = make()
+    told = []
+    for _ in range(7):
+        told.append(rig.refused(busy("120"))[1])
+        rig.now_s += told[-1]
+    assert told == [120.5, 240.5, 480.5, 960.5, 1920.5, 3600.5, 3600.5]
+    rig.ask(Inner()).close()
+    assert rig.refused(busy("120"))[1] == 120.5
+
+
+def test_a_wait_that_a_server_makes_longer_itself_is_not_made_longer_by_us(make: Make) -> None:
+    rig = make()
+    assert rig.refused(busy("100"))[1] == 100.5
+    rig.now_s += 101
+    assert rig.refused(busy("500"))[1] == 500.5
+
+
+def test_a_wait_that_is_over_for_long_is_forgotten(make: Make) -> None:
+    rig = make()
+    rig.refused(busy("120"))
+    rig.now_s += 2 * 120 + KEPT_MS / 1000
+    assert rig.refused(busy("120"))[1] == 120.5
+
+
+@pytest.mark.parametrize("value", ["", "0", "soon", "-5"])
+def test_without_retry_after_a_url_waits_as_retries_do_and_the_answer_is_handed_on(make: Make, value: str) -> None:
+    rig, inner = make(), busy(value)
+    for _ in range(3):
+        rig.ask(inner).close()
+    assert sum(rig.slept) == pytest.approx(0.5 + 1.0, abs=0.11)
+    rig.slept.clear()
+    rig.ask(Inner(), url="other").close()
+    assert rig.slept == []
+
+
+def test_the_answers_of_head_and_of_get_hold_for_themselves(make: Make) -> None:
+    rig, inner = make(), Inner()
+    assert rig.refused(busy("120"), method="GET")[1] == 120.5
+    rig.ask(inner, method="HEAD").close()  # which does not end what GET was told
+    assert rig.refused(inner, method="GET")[0] == "retry_after"
+
+
+@pytest.mark.parametrize("asked", ["", "5"])
+def test_a_head_that_a_server_cannot_do_now_keeps_no_get_waiting(make: Make, asked: str) -> None:  # row 40
+    rig, inner = make(), Inner()
+    for n in range(10):
+        rig.ask(busy(asked, 503), method="HEAD", url=f"u{n}").close()
+    rig.ask(inner, url="u0").close()
+    rig.ask(inner, method="HEAD", url="u0").close()
+    assert rig.slept == []
+
+
+def test_several_urls_that_are_busy_one_after_the_other_mean_their_origin(make: Make) -> None:
+    rig, inner = make(), Inner()
+    assert [rig.refused(busy("60"), url=f"u{n}")[0] for n in range(3)] == [
+        "retry_after", "retry_after", "host_cooling_down",
+    ]  # fmt: skip
+    assert rig.refused(inner, url="fresh")[0] == "host_cooling_down"
+    rig.ask(inner, "b.example").close()
+    assert rig.limiter.call(Ask("GET", HOST, origin("https", HOST, 8443), "u"), inner).status_code == 200
+    rig.now_s += 61
+    rig.ask(inner, url="fresh").close()
+
+
+def test_an_origin_that_is_answered_in_between_is_not_meant(make: Make) -> None:
+    rig = make()
+    for n in range(10):
+        assert rig.refused(busy("60"), url=f"u{n}")[0] == "retry_after"
+        rig.ask(Inner(), url=f"ok{n}").close()
+
+
+@pytest.mark.parametrize("status", [500, 502, 504])
+def test_a_server_that_fails_has_not_answered(make: Make, status: int) -> None:
+    rig, codes = make(), []
+    for n in range(3):
+        rig.ask(Inner([status]), url=f"e{n}").close()
+        codes.append(rig.refused(busy("60"), url=f"u{n}")[0])
+    assert codes[-1] == "host_cooling_down"
+
+
+def test_a_cool_down_that_comes_back_is_longer_each_time(make: Make) -> None:
+    rig, told = make(), []
+    for n in range(9):
+        code, after_s = rig.refused(busy("30"), url=f"u{n}")
+        if code == "host_cooling_down":
+            told.append(round(after_s))
+            rig.now_s += after_s + 1
+    assert told == [30, 60, 120], "each time several say so"
+
+
+def test_those_who_wait_for_a_cool_down_are_told_times_one_request_apart(make: Make) -> None:
+    rig = make(Bounds(rate_per_s=2))
+    for n in range(3):
+        rig.refused(busy("60"), url=f"u{n}")
+        rig.now_s += 2
+    told = [rig.refused(Inner(), url=f"x{n}")[1] for n in range(4)]
+    assert [round(b - a, 3) for a, b in pairwise(told)] == [0.5, 0.5, 0.5]
+
+
+def test_a_short_wait_of_a_url_is_slept(make: Make) -> None:
     rig, inner = make(), Inner([(429, {"Retry-After": "2"}), 200])
     rig.ask(inner).close()
     rig.ask(inner).close()
     assert sum(rig.slept) == pytest.approx(2.0, abs=0.11)
 
 
-@pytest.mark.parametrize(("status", "value"), [(429, "soon"), (429, "-5"), (429, "0"), (200, "60"), (500, "60")])
-def test_what_is_no_wish_to_be_left_alone(make: Make, status: int, value: str) -> None:
-    rig, inner = make(), Inner([(status, {"Retry-After": value})])
+@pytest.mark.parametrize("status", [200, 404, 500])
+def test_only_429_and_503_say_that_a_server_is_busy(make: Make, status: int) -> None:
+    rig, inner = make(), busy("60", status)
     for _ in range(2):
         rig.ask(inner).close()
     assert (len(inner.asked), rig.slept) == (2, [])
@@ -210,9 +324,8 @@ def test_while_redis_is_away_each_process_keeps_the_limits_by_itself(make: Make)
     with pytest.raises(Postponed):
         rig.ask(inner)
     body.close()
-    rig.ask(Inner([(429, {"Retry-After": "60"})]), "b.example").close()
-    with pytest.raises(Postponed):
-        rig.ask(inner, "b.example")
+    rig.refused(busy("60"), "b.example")
+    assert rig.refused(inner, "b.example")[0] == "retry_after"
 
 
 def test_redis_going_away_in_the_middle_fails_nothing(make: Make) -> None:
@@ -227,13 +340,12 @@ def test_redis_going_away_in_the_middle_fails_nothing(make: Make) -> None:
     assert (len(inner.asked), rig.slept) == (3, [])
 
 
-def test_a_cool_down_outlasts_redis(make: Make) -> None:
+def test_a_wait_outlasts_redis(make: Make) -> None:
     gate = Broken()
     rig = make(Bounds(), gate)
-    rig.ask(Inner([(503, {"Retry-After": "60"})])).close()
+    rig.refused(busy("60", 503))
     gate.here = False
-    with pytest.raises(Postponed):
-        rig.ask(Inner())
+    assert rig.refused(Inner())[0] == "retry_after"
 
 
 # ── renewing ──
@@ -305,7 +417,7 @@ def test_the_limiter_renews_what_it_holds(make: Make) -> None:
     gate.seen.wait()
     body.close()
     ((host, _),) = gate.seen.renewals[0]
-    assert host == HOST
+    assert host == f"https://{HOST}"
 
 
 # ── what the file says ──

@@ -134,17 +134,6 @@ def test_retry_after_never_undercuts_our_own_backoff() -> None:
     assert server.slept == [1.0]
 
 
-@pytest.mark.parametrize(
-    ("status", "asked", "after_s"), [(429, "21", 21.0), (503, "3600", 3600.0), (429, "9" * 30, 3600.0)]
-)
-def test_a_longer_wait_is_handed_back_and_costs_no_attempt(status: int, asked: str, after_s: float) -> None:
-    server = Server([(status, asked)])
-    with pytest.raises(Postponed) as caught:
-        _call(server)
-    assert (caught.value.code, caught.value.after_s) == ("retry_after", after_s)
-    assert (server.slept, server.closed, len(server.afresh)) == ([], 1, 1)
-
-
 def test_a_longer_wait_asked_with_another_status_ends_the_try_as_retryable() -> None:
     server = Server([(500, "600")])
     with pytest.raises(Retryable) as caught:

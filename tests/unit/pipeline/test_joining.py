@@ -1,4 +1,4 @@
-"""Held bytes are compared with the server's before anything is added to them. HTTP.md rows 19, 21, 37 and 38."""
+"""Held bytes are compared with the server's before anything is added to them. HTTP.md rows 19, 21, 37, 38 and 54."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ import pytest
 from dlpipe.core.errors import Retryable
 from dlpipe.core.flow import OpType
 from dlpipe.core.resume import ResumePolicy
+from dlpipe.core.segments import SegmentPolicy
 from dlpipe.core.states import State
-from dlpipe.pipeline.runner import Done
+from dlpipe.pipeline.runner import Done, Failed
 from tests.fakes.source import Says
 from tests.world import World
 
@@ -199,3 +200,49 @@ def test_the_answer_must_still_be_of_a_file_that_looks_the_same(world: World, sa
     assert world.run("stream", job, 2) == Done(State.STREAMING)
     assert starts(world)[-2:] == [HALF - OVERLAP, 0]
     assert world.streamed(job)["resumed_from_bytes"] == 0
+
+
+# ── 200 with the Content-Range of the whole file (row 54) ─────────────────────────────────────────
+
+FULL = Says(
+    200, {"Content-Range": f"bytes 0-{len(BODY) - 1}/{len(BODY)}", "Content-Length": str(len(BODY))}, body=[BODY]
+)
+
+
+def test_a_full_range_on_200_is_the_whole_file(world: World) -> None:
+    world.source.script(URL, FULL)
+    job = world.fetch(URL)
+    assert (world.state(job), starts(world), list(world.blobs().values())) == (State.DEDUPED, [0], [BODY])
+    assert decided(world, job) == ("fresh", "no_part")
+
+
+def test_a_full_range_on_200_replaces_what_is_held(world: World) -> None:
+    """As row 29: the body is taken from the start, and nothing is joined to anything."""
+    job = half(world)
+    world.source.script(URL, FULL)
+    world.drive()
+    assert (world.state(job), list(world.blobs().values())) == (State.DEDUPED, [BODY])
+    assert starts(world) == [0, HALF - OVERLAP]
+    assert decided(world, job) == ("resume", "same_validator")
+    found = world.streamed(job)
+    assert (found["resumed_from_bytes"], found["bytes_written"]) == (0, len(BODY))
+
+
+def test_a_full_range_on_200_to_a_piece_leaves_it_to_one_connection(world: World) -> None:
+    world.policy(segments=SegmentPolicy(connections=2, min_bytes=10_000, piece_bytes=10_000))
+    world.source.script(URL, *[FULL] * 3)
+    job = world.fetch(URL)
+    assert (world.state(job), list(world.blobs().values()), world.staged()) == (State.DEDUPED, [BODY], [])
+    assert world.source.gets(URL)[-1].end is None
+    assert world.row(job).run == 1
+
+
+@pytest.mark.parametrize(
+    "body", [BODY[:-1], BODY + b"!"], ids=["shorter than its Content-Range", "longer than its Content-Range"]
+)
+def test_a_full_range_on_200_that_its_body_belies_is_not_believed(world: World, body: bytes) -> None:
+    without = ("Content-Length",)
+    world.source.script(URL, *[Says(200, FULL.headers, body=[body], framing="chunked", without=without)] * 3)
+    job = world.plan(URL)
+    assert isinstance(world.try_stream(job), Failed)
+    assert world.blobs() == {}

@@ -34,7 +34,7 @@ CUT = Retryable("cut", code="body_cut")
 @pytest.fixture(autouse=True)
 def _page(world: World) -> Iterator[None]:
     world.source.put(URL, BODY, chunk=500)
-    world.policy(segments=POLICY)
+    world.policy(segments=POLICY, stream=replace(world.deps.policy.stream, requests_per_mib=1 << 20))
     yield
     assert HOSTS._open == {}
     assert ours() == []

@@ -38,7 +38,7 @@ def _pages(world: World) -> Iterator[None]:
     for url in (URL, MIRROR):
         world.source.put(url, BODY, chunk=500)
     world.policy(segments=POLICY)
-    world.stream_policy(overlap_bytes=OVERLAP)
+    world.stream_policy(overlap_bytes=OVERLAP, requests_per_mib=1 << 20)
     yield
     assert HOSTS._open == {}
 

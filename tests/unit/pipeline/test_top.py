@@ -11,7 +11,7 @@ import pytest
 from dlpipe.core.errors import LeaseUnavailable, LedgerUnavailable
 from dlpipe.core.model import Scope
 from dlpipe.core.ports import Queued
-from dlpipe.core.top import HostState, LastRound, Snapshot
+from dlpipe.core.top import LastRound, OriginState, Snapshot
 from dlpipe.pipeline.top import AWAY_S, BROKER_EVERY_S, Watcher
 from tests.world import World
 
@@ -21,8 +21,8 @@ class FakeWatch:
 
     away = False
 
-    def hosts(self, hosts: Any) -> dict[str, HostState]:
-        return {host: HostState(open_s=3.0) for host in self._answered(hosts)}
+    def origins(self, origins: Any) -> dict[str, OriginState]:
+        return {origin: OriginState(open_s=3.0) for origin in self._answered(origins)}
 
     def put_round(self, found: Any) -> None: ...
 
