@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
@@ -206,12 +207,11 @@ def _interim(draft: Draft, chance: Random) -> None:
 
 def _other_range(draft: Draft, chance: Random) -> None:
     """Of a 206: what it says that it is."""
-    at = next((n for n, line in enumerate(draft.fields) if line.startswith(b"Content-Range")), None)
-    if at is None:
+    spans = (re.fullmatch(rb"Content-Range: bytes ([0-9]+)-([0-9]+)/([0-9]+)", line) for line in draft.fields)
+    at, span = next(((n, span) for n, span in enumerate(spans) if span), (0, None))
+    if span is None:
         return
-    first, _, rest = draft.fields[at].removeprefix(b"Content-Range: bytes ").partition(b"-")
-    last, _, total = rest.partition(b"/")
-    start, end, size = int(first), int(last), int(total)
+    start, end, size = map(int, span.groups())
     draft.fields[at] = b"Content-Range: " + chance.choice(
         (
             b"bytes %d-%d/*" % (start, end), b"bytes %d-%d/%d" % (start, end, size + 1), b"bytes %d-%d/%d" % (start,
