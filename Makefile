@@ -55,6 +55,13 @@ demo: setup ## Show the pipeline at work on this machine
 chaos: setup ## 2,000 jobs under faults; JOBS=20000 for a long run, SEED=7 for the schedule of a run
 	@$(BIN)/python -m tests.chaos $(if $(JOBS),--jobs $(JOBS)) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
+.PHONY: fuzz
+fuzz: setup ## Mutated answers, messages and staging folders; some 20 minutes. SEED=7 CASES=2000 for a trial
+	@$(BIN)/python -m tests.fuzz.answers $(if $(CASES),--cases $(CASES)) $(if $(SEED),--seed $(SEED)) $(ARGS)
+	@$(BIN)/python -m tests.fuzz.messages --broker redis $(if $(CASES),--cases $(CASES)) $(if $(SEED),--seed $(SEED))
+	@$(BIN)/python -m tests.fuzz.messages --broker rabbitmq $(if $(CASES),--cases $(CASES)) $(if $(SEED),--seed $(SEED))
+	@$(BIN)/python -m tests.fuzz.staging $(if $(CASES),--cases $(CASES)) $(if $(SEED),--seed $(SEED))
+
 .PHONY: bench
 bench: setup ## Ours and the peers side by side; an hour or two. ONLY=stream,plan ROUNDS=1 SIZE=64M for a trial
 	@PYTHON=$(BIN)/python sh ops/bench/setup.sh

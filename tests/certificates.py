@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import ssl
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,15 @@ class Certificate:
 
     chain: str
     key: str
+
+    def serving(self, folder: Path) -> ssl.SSLContext:
+        """For a server of Python's; its two files are written into that folder."""
+        chain, key = folder / "serving.pem", folder / "serving.key"
+        chain.write_text(self.chain)
+        key.write_text(self.key)
+        made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        made.load_cert_chain(chain, key)
+        return made
 
 
 class Authority:

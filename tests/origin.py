@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import fcntl
+import io
 import socket
+import ssl
 import struct
 import termios
 import threading
@@ -12,6 +14,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from types import TracebackType
+
+from tests.certificates import NAME
 
 _JOIN_S = 10.0
 
@@ -32,12 +36,22 @@ class Asked:
 
 
 @dataclass(frozen=True)
+class Late:
+    """Bytes that no request asked for, some time behind an answer, in front of the next one on that connection."""
+
+    data: bytes
+    after_s: float | None = None
+    """None: as soon as the next request has come."""
+
+
+@dataclass(frozen=True)
 class Say:
     data: bytes = b""
     then: Then = Then.KEEP
     drip: bytes = b""
     """Sent again and again until the client goes away, or the test is over."""
     every_s: float = 0.01
+    late: Late | None = None
 
 
 Script = Callable[[Asked], Say]
@@ -54,10 +68,12 @@ def answer(status: int = 200, body: bytes = b"", *headers: str, length: bool = T
 class Origin:
     """Scripts per path: the n-th request for it gets the n-th, and the last one from then on."""
 
-    def __init__(self) -> None:
+    def __init__(self, tls: ssl.SSLContext | None = None) -> None:
+        """With `tls` it is the server of `certificates.NAME`."""
+        self._tls = tls
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
-        self.url = f"http://127.0.0.1:{self.port}"
+        self.url = f"http://127.0.0.1:{self.port}" if tls is None else f"https://{NAME}:{self.port}"
         self.asked: list[Asked] = []
         self.connections = 0
         self._scripts: dict[str, list[Script]] = {}
@@ -111,8 +127,12 @@ class Origin:
 
     def _serve(self, connection: socket.socket, number: int) -> None:
         try:
+            if self._tls is not None:
+                with self._lock:
+                    connection = self._tls.wrap_socket(connection, server_side=True, do_handshake_on_connect=False)
+                    self._open[number] = connection
             with connection.makefile("rb") as stream:
-                while self._one(connection, stream.readline, number):
+                while self._one(connection, stream, number):
                     pass
         except OSError:
             pass  # the client has gone, or the test is over
@@ -122,7 +142,8 @@ class Origin:
                 connection.close()
                 self._left.notify_all()
 
-    def _one(self, connection: socket.socket, readline: Callable[[], bytes], number: int) -> bool:
+    def _one(self, connection: socket.socket, stream: io.BufferedReader, number: int) -> bool:
+        readline = stream.readline
         first = readline().decode("latin-1").split()
         if len(first) != 3:
             return False
@@ -140,11 +161,22 @@ class Origin:
         connection.sendall(say.data)
         while say.drip and not self._ending.wait(say.every_s):
             connection.sendall(say.drip)
+        if say.late is not None and not self._send_late(connection, stream, say.late):
+            return False
         if say.then is Then.RESET:
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         if say.then is Then.HANG:
             readline()
         return say.then is Then.KEEP
+
+    def _send_late(self, connection: socket.socket, stream: io.BufferedReader, late: Late) -> bool:
+        """False: the client has gone without another request."""
+        if late.after_s is not None:
+            self._ending.wait(late.after_s)
+        elif not stream.peek(1):
+            return False
+        connection.sendall(late.data)
+        return True
 
     def close(self) -> None:
         self._ending.set()

@@ -18,11 +18,7 @@ class TlsFront:
     """Listens on a loopback port of its own; hands on to a unix socket (a path) or a loopback port."""
 
     def __init__(self, behind: str | int, certificate: Certificate, folder: Path) -> None:
-        chain, key = folder / "front.pem", folder / "front.key"
-        chain.write_text(certificate.chain)
-        key.write_text(certificate.key)
-        self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        self._context.load_cert_chain(chain, key)
+        self._context = certificate.serving(folder)
         self._behind = behind
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port = int(self._listener.getsockname()[1])

@@ -57,8 +57,12 @@ class Reply:
         """Had the connection carried an answer before this one? Then this one may belong to no request of ours."""
         self.framing = _framing(response.request.method, self.status, self.headers)
         if self.framing == "none" or self.headers.one("content-length") == "0":
-            for _ in self.chunks():  # nothing comes, and the connection can be used again
-                break
+            try:
+                for _ in self.chunks():  # nothing comes, and the connection can be used again
+                    break
+            except BaseException:
+                self.close()
+                raise
 
     def read_into(self, buffer: memoryview) -> int:
         """Put the next bytes of the raw body into the buffer; 0 at its end. Not to be mixed with `chunks`."""

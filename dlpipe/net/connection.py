@@ -65,6 +65,9 @@ class Connections:
         if reused and (doubt := self._doubt(answer.status, asked, connection)) is not None:
             body.close()
             raise doubt
+        if reused and self._pool.surplus(connection):  # it has ended with its head, and there is more
+            body.close()
+            raise DoubtfulAnswer
         return answer, body
 
     def _doubt(self, status: int, asked: httpcore.Request, connection: Connection) -> DoubtfulAnswer | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 
 class FakeReservations:
     """The port `Reservations`."""
@@ -10,16 +12,19 @@ class FakeReservations:
         self.now = 0.0
         self._ttl_s = ttl_s
         self._held: dict[tuple[str, str], tuple[int, float]] = {}
+        self._lock = threading.Lock()
 
     def reserve(self, volume: str, job_id: str, size: int, at_most: int) -> int:
-        self._held = {key: held for key, held in self._held.items() if held[1] > self.now}
-        others = sum(held[0] for key, held in self._held.items() if key[0] == volume and key[1] != job_id)
-        if others <= at_most:
-            self._held[volume, job_id] = (size, self.now + self._ttl_s)
-        return others
+        with self._lock:
+            self._held = {key: held for key, held in self._held.items() if held[1] > self.now}
+            others = sum(held[0] for key, held in self._held.items() if key[0] == volume and key[1] != job_id)
+            if others <= at_most:
+                self._held[volume, job_id] = (size, self.now + self._ttl_s)
+            return others
 
     def release(self, volume: str, job_id: str) -> None:
-        self._held.pop((volume, job_id), None)
+        with self._lock:
+            self._held.pop((volume, job_id), None)
 
     # ── what a test does ──
 

@@ -179,8 +179,15 @@ def test_redirecting_server_is_not_asked_twice_each_time(origin: Origin, hub: Hu
     assert connections(origin) == [1, 2, 3]
 
 
-def test_body_behind_which_a_reused_connection_brings_more_is_refused(origin: Origin, hub: Hub) -> None:
+def test_answer_that_has_ended_with_more_behind_it_is_asked_for_again(origin: Origin, hub: Hub) -> None:
     url = origin.on("/f", answer(200, b"abc"), FORGED + answer(200, b"abc"), answer(200, b"abc"))
+    assert [ask(hub, url) for _ in range(2)] == [(200, b"abc")] * 2
+    assert connections(origin) == [1, 1, 2]
+
+
+def test_body_behind_which_a_reused_connection_brings_more_is_refused(origin: Origin, hub: Hub) -> None:
+    long = answer(200, b"forged" * 100_000)  # it goes on when its head has been read
+    url = origin.on("/f", answer(200, b"abc"), long + answer(200, b"abc"), answer(200, b"abc"))
     ask(hub, url)
     with pytest.raises(Permanent) as caught:
         ask(hub, url)
