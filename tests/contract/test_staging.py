@@ -294,9 +294,9 @@ def test_what_goes_wrong_with_something_else_is_not_called_the_disks_fault(stagi
 def test_a_symlink_in_the_staging_folder_is_refused(staging: Staging, tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / ".staging").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(Permanent) as refused, claim(staging):
+    with pytest.raises(Postponed) as refused, claim(staging):
         pass
-    assert refused.value.code == "store_symlink"
+    assert refused.value.code == "staging_blocked"
     assert list((tmp_path / "elsewhere").iterdir()) == []
 
 
