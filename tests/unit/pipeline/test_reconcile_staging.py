@@ -1,4 +1,4 @@
-"""The walk over staging, where odd things stand in its way: each is passed over, and those behind it are done. HEAL-4."""
+"""The walk over staging with odd things in its way: each is passed over, and those behind it are done. HEAL-4."""
 
 from __future__ import annotations
 
