@@ -6,6 +6,7 @@ import errno
 import fcntl
 import hashlib
 import os
+import stat
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -81,7 +82,7 @@ def kept(where: int, name: str) -> bool:
     Setting the mode that it has moves the time of its last change, by which the collector goes, and nothing else.
     """
     try:
-        fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=where)
+        fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, dir_fd=where)
     except FileNotFoundError:
         return False
     try:
@@ -90,6 +91,11 @@ def kept(where: int, name: str) -> bool:
         return True
     finally:
         os.close(fd)
+
+
+def is_file_of(fd: int, size: int) -> bool:
+    found = os.fstat(fd)
+    return stat.S_ISREG(found.st_mode) and found.st_size == size
 
 
 def sha256_of(fd: int, size: int | None = None) -> tuple[str, int]:
