@@ -8,7 +8,7 @@ import pytest
 
 from tests.fuzz import staging
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.no_engines, pytest.mark.timeout(120)]
 CASES = 15
 
 
