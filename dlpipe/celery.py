@@ -21,7 +21,7 @@ from kombu.exceptions import BatchPublishError, ChannelError, OperationalError  
 from dlpipe import defaults, wiring
 from dlpipe.copies import Copies
 from dlpipe.core import flow
-from dlpipe.core.errors import BrokerUnavailable, Misconfigured
+from dlpipe.core.errors import BrokerUnavailable, DlpipeError, Misconfigured
 from dlpipe.core.ports import Hint, Queued
 
 OVERLAY_ENV = "CELERY_CONFIG_MODULE"
@@ -56,7 +56,7 @@ def _celerys_path() -> Iterator[None]:
     `dlpipe` does not: it is run anywhere, also where a file of that name is somebody else's.
     """
     before = list(sys.path)
-    if Path(sys.argv[0]).name == "celery":
+    if _is_celerys_command():
         sys.path.insert(0, str(Path.cwd()))
     try:
         yield
@@ -72,7 +72,22 @@ def make_app() -> Celery:
     return made
 
 
-app = make_app()
+def _is_celerys_command() -> bool:
+    return "celery" in Path(sys.argv[0]).parts[-2:]
+
+
+def _app() -> Celery:
+    try:
+        return make_app()
+    except DlpipeError as error:
+        if not _is_celerys_command():
+            raise
+        # Left to itself the `celery` command would show where in the code it was found.
+        sys.stderr.write(f"error: {error.message} [{error.code}]\n  {error.hint}\n")
+        raise SystemExit(2) from None
+
+
+app = _app()
 
 
 class CeleryPublisher:

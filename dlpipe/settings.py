@@ -16,12 +16,14 @@ import ssl
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import quote
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, model_validator
 
+from dlpipe.core.addresses import for_celery, for_redis, is_redis, objection
 from dlpipe.core.errors import Misconfigured
 from dlpipe.core.nodes import MISSED_BEATS
 from dlpipe.embedded.redis import socket_path
@@ -349,7 +351,7 @@ class Settings(_Section):
 
     @model_validator(mode="after")
     def _redis_for_leases(self) -> Settings:
-        if self.broker_url is not None and self.redis_url is None and not _is_redis(self.broker_uri):
+        if self.broker_url is not None and self.redis_url is None and not is_redis(self.broker_uri):
             raise ValueError(
                 "broker_url is not a Redis, so redis_url must say where leases are kept (DLPIPE_REDIS_URL)"
             )
@@ -419,36 +421,19 @@ class Settings(_Section):
     def redis_uri(self) -> str:
         """Where leases, limits and progress are kept, as redis-py spells it."""
         if self.redis_url is not None:
-            return _as_redis_py(self.redis_url.get_secret_value())
+            return for_redis(self.redis_url.get_secret_value())
         if self.broker_url is not None:
-            return _as_redis_py(self.broker_url.get_secret_value())
+            return for_redis(self.broker_url.get_secret_value())
         return f"unix://{quote(str(socket_path(self.home_dir)))}?db=0"
 
     @property
     def broker_uri(self) -> str:
         """Where messages go, as Celery spells it."""
         if self.broker_url is not None:
-            return _as_kombu(self.broker_url.get_secret_value())
+            return for_celery(self.broker_url.get_secret_value())
         if self.redis_url is not None:
-            return _as_kombu(self.redis_url.get_secret_value())
+            return for_celery(self.redis_url.get_secret_value())
         return f"redis+socket://{quote(str(socket_path(self.home_dir)))}?virtual_host=0"
-
-
-def _is_redis(url: str) -> bool:
-    return url.split(":", 1)[0] in ("redis", "rediss", "unix", "redis+socket", "sentinel")
-
-
-def _as_redis_py(url: str) -> str:
-    return url.replace("redis+socket://", "unix://", 1).replace("virtual_host=", "db=", 1)
-
-
-def _as_kombu(url: str) -> str:
-    if url.startswith("unix://"):
-        return url.replace("unix://", "redis+socket://", 1).replace("db=", "virtual_host=", 1)
-    if url.startswith("rediss://") and "ssl_cert_reqs=" not in url:
-        # Left to itself kombu would take any certificate; redis-py does not.
-        return f"{url}{'&' if '?' in url else '?'}ssl_cert_reqs=required"
-    return url
 
 
 @dataclass(frozen=True, slots=True)
@@ -587,13 +572,12 @@ def _check_addresses(chosen: Settings, sources: Mapping[str, str]) -> None:
     if chosen.database_url is not None:
         _check("database_url", chosen.database_uri, _read_database, sources)
     if chosen.broker_url is not None:
-        _check("broker_url", chosen.broker_uri, _read_broker, sources)
+        _check("broker_url", chosen.broker_uri, partial(_read_broker, chosen.broker_master), sources)
     if not chosen.private_redis:
-
-        def read(url: str) -> object:
-            return connect(url, master=chosen.lease_master)
-
-        _check("broker_url" if chosen.redis_url is None else "redis_url", chosen.redis_uri, read, sources)
+        name = "broker_url" if chosen.redis_url is None else "redis_url"
+        _check(name, chosen.redis_uri, partial(_read_redis, chosen.lease_master), sources)
+        if chosen.broker_url is None:
+            _check(name, chosen.broker_uri, partial(_read_broker, chosen.broker_master), sources)
 
 
 def _check_certificates(chosen: Settings, sources: Mapping[str, str]) -> None:
@@ -636,6 +620,8 @@ def bucket_options(chosen: Settings) -> dict[str, str]:
 
 
 def _check(name: str, url: str, read: Callable[[str], object], sources: Mapping[str, str]) -> None:
+    if (why := objection(url)) is not None:
+        raise _wrong(name, sources, why)
     try:
         read(url)
     except Misconfigured:
@@ -657,15 +643,28 @@ def _check(name: str, url: str, read: Callable[[str], object], sources: Mapping[
 def _read_database(url: str) -> object:
     from dlpipe.db import SqlDatabase
 
-    return SqlDatabase(url).engine
+    database = SqlDatabase(url)
+    options = database.engine.dialect.create_connect_args(database.url)[1]
+    if database.url.get_backend_name() == "postgresql":
+        from psycopg.conninfo import make_conninfo
+
+        make_conninfo(**{name: value for name, value in options.items() if name != "context"})
+    return options
 
 
-def _read_broker(url: str) -> object:
+def _read_redis(master: str | None, url: str) -> object:
+    return connect(url, master=master).connection_pool.make_connection()  # of which nothing is connected
+
+
+def _read_broker(master: str | None, url: str) -> object:
     from kombu import Connection
 
-    if "://" not in url:
-        raise ValueError("kombu would take it for a host name")
-    return Connection(url).get_transport_cls()
+    if is_redis(url):
+        _read_redis(master, for_redis(url))
+    made = Connection(url)
+    if not isinstance(made.connect_timeout, int | float | None):
+        raise TypeError("the text of an option is handed on as it is")
+    return made.get_transport_cls()
 
 
 def _config_file(env: Mapping[str, str]) -> Path | None:

@@ -40,7 +40,7 @@ from dlpipe.core.segments import SegmentPolicy
 from dlpipe.core.torrents import TorrentPolicy
 from dlpipe.db import SqlDatabase, fresh
 from dlpipe.db.migrate import migrate
-from dlpipe.embedded.files import FileLock
+from dlpipe.embedded.files import FileLock, refuse_foreign
 from dlpipe.embedded.nursery import Nursery
 from dlpipe.embedded.redis import PrivateRedis, is_owned
 from dlpipe.embedded.service import Service
@@ -109,7 +109,11 @@ _counting: list[Tally] = []
 
 @cache
 def loaded() -> knobs.Loaded:
-    return knobs.load()
+    found = knobs.load()
+    chosen = found.settings
+    if chosen.private_database or chosen.private_redis:
+        refuse_foreign(chosen.home_dir)
+    return found
 
 
 def settings() -> Settings:

@@ -10,6 +10,7 @@ _SQL_ENDINGS = "dlpipe/db/endings.py"
 _LOCAL = "dlpipe/store/local.py"
 _LINKS = "dlpipe/store/links.py"
 _IMPRINT = "dlpipe/store/imprint.py"
+_STREAM = "dlpipe/pipeline/stages/stream.py"
 _PART = "dlpipe/store/part.py"
 _PART_FILE = "dlpipe/store/partfile.py"
 _JOBS = "dlpipe/db/jobs.py"
@@ -275,7 +276,7 @@ PLANTED = (
     ),
     Mutant(
         "found-part-is-new", "a file that another claim made is taken for this one's", "dlpipe/store/partfile.py",
-        "O_CREAT, 0o600, dir_fd=self._where), False", "O_CREAT, 0o600, dir_fd=self._where), True",
+        "                return fd, False\n", "                return fd, True\n",
         (_CLAIMED, "-k", "killed_claim_left_empty"),
     ),
     Mutant(
@@ -469,9 +470,64 @@ PLANTED = (
         ("tests/contract/test_untouched.py",),
     ),
     Mutant(
-        "imprint-outlives-the-file", "the word on a whole file stands when it goes on", _PART,
-        "thinned(kept, SPARSE_BYTES), False, None", "thinned(kept, SPARSE_BYTES), False, side.imprint",
-        ("tests/contract/test_untouched.py",),
+        "whole-part-believed", "a forged part is published because its sidecar fits it", _STREAM,
+        "all_held=is_whole and _is_known(part, work)", "all_held=is_whole",
+        ("tests/unit/pipeline/test_stream_forged.py",),
+    ),
+    Mutant(
+        "whole-part-of-any-hash", "a part is known by its validators, whatever its bytes are", _STREAM,
+        "return recorded.sha256 == part.sha256 and of ==", "return of ==",
+        ("tests/unit/pipeline/test_stream_forged.py",),
+    ),
+    Mutant(
+        "whole-part-first-byte", "of a small forged part the first byte is compared with nothing",
+        "dlpipe/pipeline/stages/fetch.py", "facts = facts if self._part.offset > overlap else None", "facts = facts",
+        ("tests/unit/pipeline/test_stream_forged.py",),
+    ),
+    Mutant(
+        "forged-fence-believed", "a fence that the ledger never gave keeps a job from its part for ever", _PART_FILE,
+        "side.job_id == self._job_id and side.fence > self._fence and not is_newest():",
+        "side.job_id == self._job_id and side.fence > self._fence:",
+        ("tests/unit/pipeline/test_stream_forged.py",),
+    ),
+    Mutant(
+        "every-fence-newest", "an overtaken holder takes the part back", "dlpipe/pipeline/stages/stage.py",
+        "return row is not None and row.fence == job.fence", "return True",
+        ("tests/unit/pipeline/test_stream_forged.py",),
+    ),
+    Mutant(
+        "part-of-any-kind", "a pipe or a device in a part's place is taken for it", _PART_FILE,
+        "if not stat.S_ISREG(found.st_mode) or (fd :=", "if (fd :=",
+        ("tests/unit/pipeline/test_stream_forged.py",),
+    ),
+    Mutant(
+        "sidecar-any-number", "a sidecar's numbers may be negative", "dlpipe/store/sidecar.py",
+        "0 <= value <= most", "value <= most", ("tests/unit/store/test_sidecar.py",),
+    ),
+    Mutant(
+        "sidecar-any-depth", "a sidecar of deep nesting is an error of ours", "dlpipe/store/sidecar.py",
+        ", AttributeError, RecursionError)", ", AttributeError)", ("tests/unit/store/test_sidecar.py",),
+    ),
+    Mutant(
+        "one-folder-hides-others", "a link in the place of a tenant's folder ends the walk over all tenants",
+        "dlpipe/store/leftovers.py", "except OSError as error:\n            if tenant",
+        "except IsADirectoryError as error:\n            if tenant", ("tests/unit/pipeline/test_reconcile_staging.py",),
+    ),
+    Mutant(
+        "one-part-hides-others", "a part that may not be removed ends the walk", "dlpipe/pipeline/parts.py",
+        "            with this.passing_over(one.path):\n", "            if True:\n",
+        ("tests/unit/pipeline/test_reconcile_staging.py",),
+    ),
+    Mutant(
+        "foreign-home-taken", "what another user has prepared is taken for the data directory",
+        "dlpipe/embedded/files.py",
+        "    if found.st_uid != os.geteuid():\n        raise _foreign(", "    if False:\n        raise _foreign(",
+        ("tests/unit/embedded/test_embedded_files.py",),
+    ),
+    Mutant(
+        "address-unread", "an address that no library can use is found out by the first one that tries",
+        "dlpipe/settings.py", "if (why := objection(url)) is not None:", "if (why := None) is not None:",
+        ("tests/unit/test_settings.py",),
     ),
     Mutant(
         "disk-error-unheard", "what the disk says of bytes written out early is lost", "dlpipe/store/preallocate.py",
@@ -511,8 +567,8 @@ PLANTED = (
     ),
     Mutant(
         "later-holder-robbed", "an earlier holder takes the part from a later one", _PART_FILE,
-        "        if side.fence >= self._fence:\n            raise Overtaken(",
-        "        if False:\n            raise Overtaken(",
+        "        if side.fence == self._fence or (side.fence > self._fence and not is_newest()):\n",
+        "        if False:\n",
         ("tests/contract/test_staging.py",),
     ),
     Mutant(

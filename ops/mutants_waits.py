@@ -62,7 +62,7 @@ WAITS = (
         "    return never_fits or failure.code in _WORTHLESS", "    return failure.code in _WORTHLESS", _QUOTA_TEST,
     ),
     Mutant(
-        "forged-fence-believed", "a sidecar's fence hands its job back at once, for ever", _RUNNER,
+        "forged-fence-never-ends", "a sidecar's fence hands its job back at once, for ever", _RUNNER,
         "    if isinstance(lost, Overtaken) and work.lease.may_go_on():\n", "    if False:\n", _RUNNER_TEST,
     ),
     Mutant(

@@ -40,9 +40,13 @@ _BY_MEDIA_TYPE = {
 }
 
 
+def is_id(value: str) -> bool:
+    return _ID.match(value) is not None
+
+
 def check_id(kind: str, value: str) -> str:
     """A tenant or project id: it becomes a folder name, so it is plain by rule."""
-    if not _ID.match(value):
+    if not is_id(value):
         raise InvalidInput(
             f"the {kind} id is not usable",
             code=f"{kind}_invalid",

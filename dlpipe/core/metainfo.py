@@ -15,6 +15,7 @@ from urllib.parse import parse_qsl
 from dlpipe.core.errors import TorrentRefused
 
 MAX_MAGNET = 16 * 1024
+MAX_PARAMETERS = 1000
 MAX_FILE_BYTES = 10 * 1024 * 1024
 _MAX_DEPTH = 100
 _MAX_DIGITS = 20
@@ -48,7 +49,9 @@ def of_magnet(link: str) -> InfoHashes:
         raise _bad_magnet()
     v1: set[str] = set()
     v2: set[str] = set()
-    for key, value in parse_qsl(query, errors="replace", max_num_fields=1000):
+    if query.count("&") >= MAX_PARAMETERS:
+        raise _bad_magnet()
+    for key, value in parse_qsl(query, errors="replace"):
         if key.lower() != "xt" and not key.lower().startswith("xt."):
             continue
         urn = value.lower()

@@ -58,7 +58,7 @@ class Discard:
 
 @dataclass(frozen=True, slots=True)
 class Complete:
-    """Every byte is held; no request is needed, but the caller still verifies what it holds."""
+    """Every byte is held. The caller hashes them, and compares their end unless more than the part vouches for them."""
 
     reason: str = "all_bytes_held"
 

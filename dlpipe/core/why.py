@@ -93,6 +93,7 @@ POSTPONED = {
     "host_circuit_open": "{host} has failed again and again, and is tried by one request at a time",
     "quota_exceeded": "the store's volume has too little room for it beside the downloads under way",
     "no_space": "the disk was full",
+    "staging_blocked": "something else stood where the folder for its part belongs",
     "store_not_mounted": "the store was not there",
     "store_foreign": "another store was where this one should be",
     "store_doubtful": "the store was not there",

@@ -59,8 +59,8 @@ def data_folder() -> str:
 
 
 def _private(folder: str) -> bool:
-    found = os.stat(folder)
-    return found.st_uid == os.geteuid() and not stat.S_IMODE(found.st_mode) & 0o077
+    found = os.lstat(folder)
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and not stat.S_IMODE(found.st_mode) & 0o077
 
 
 def _in_background() -> bool:

@@ -8,6 +8,7 @@ import os
 import stat
 import time
 import weakref
+from collections.abc import Callable
 from pathlib import Path
 
 from dlpipe.core.errors import Misconfigured
@@ -128,6 +129,37 @@ def own_dir_in_shared_place(path: Path) -> Path:
             hint=f"Remove {path}, or set DLPIPE_HOME to a shorter path so that it is not needed.",
         )
     return path
+
+
+def refuse_foreign(home: Path) -> None:
+    """Misconfigured when the data directory, or what is in it for processes to meet, may be another user's doing.
+
+    Looks, and creates nothing; what is not there yet is made by us. A link to it may be our own, or root's.
+    """
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError, PermissionError):
+        if home.lstat().st_uid not in (os.geteuid(), 0):
+            raise _foreign(home, "belongs to another user")
+        _refuse(home, home.stat(), stat.S_ISDIR, 0o002)
+        run = home / "run"
+        _refuse(run, run.lstat(), stat.S_ISDIR, 0o022)
+        for found in sorted(run.glob("*.sock")):
+            _refuse(found, found.lstat(), stat.S_ISSOCK, 0)
+
+
+def _refuse(path: Path, found: os.stat_result, is_kind: Callable[[int], bool], open_to_others: int) -> None:
+    if not is_kind(found.st_mode):
+        raise _foreign(path, "is a link, or something else than dlpipe makes there")
+    if found.st_uid != os.geteuid():
+        raise _foreign(path, "belongs to another user")
+    if stat.S_IMODE(found.st_mode) & open_to_others:
+        raise _foreign(path, "may be written to by other users")
+
+
+def _foreign(path: Path, what: str) -> Misconfigured:
+    hint = f"Set DLPIPE_HOME to a directory of your own; or, if it is yours, look what is in {path}, and mend it: "
+    return Misconfigured(
+        f"{path} {what}", code="home_foreign", hint=f"{hint}chown it to the user of dlpipe, and chmod go-w."
+    )
 
 
 def open_log(path: Path, *, limit_bytes: int) -> int:

@@ -6,12 +6,9 @@ A file is moved aside at most; whatever the database does or does not know, none
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 from dlpipe.core import states
 from dlpipe.core.crash import crash_point
-from dlpipe.core.errors import InvalidInput, Postponed, StageFailure
 from dlpipe.core.model import NO_JOB, ArtifactRecord, Fault, Scope
 from dlpipe.core.ports import StoredFile, Unit
 from dlpipe.core.recovery import (
@@ -35,21 +32,6 @@ log = logging.getLogger(__name__)
 ROWS, REHASH, FILES = "reconcile.rows", "reconcile.rehash", "reconcile.files"
 
 
-@contextmanager
-def _passed_over(this: Round, what: str) -> Iterator[None]:
-    """A file that cannot be read, or a row whose pointer leads nowhere, must not keep a walk from those behind it.
-
-    A store that is away does: each of them would cost the time that it takes to find that out.
-    """
-    try:
-        yield
-    except Postponed:
-        raise
-    except (StageFailure, InvalidInput) as error:
-        log.warning("reconcile: %s passed over: %s", what, error)
-        this.found("unfinished", what, error.code)
-
-
 # ── from rows to files ────────────────────────────────────────────────────────────────────────────
 
 
@@ -64,7 +46,7 @@ def registered(this: Round) -> None:
         with this.deps.database.read() as unit:
             page = unit.registry.artifacts_after(after, PAGE)
         for record in page:
-            with _passed_over(this, record.artifact_uuid):
+            with this.passing_over(record.artifact_uuid):
                 if (fault := _look(this, record)) is not None:
                     lost.append((record, fault))
         looked += len(page)
@@ -76,7 +58,7 @@ def registered(this: Round) -> None:
         this.found("unfinished", "rows", f"{len(lost)} of {looked} files are missing: is the store mounted?")
         return
     for record, fault in lost:
-        with _passed_over(this, record.artifact_uuid):
+        with this.passing_over(record.artifact_uuid):
             bring_again(this, record, fault)
     this.go_on_at(ROWS, before, after)
 
@@ -115,7 +97,7 @@ def rehashed(this: Round) -> None:
             budget -= max(record.byte_size, 1)
             after = record.artifact_uuid
             if record.fault is None and this.deps.store.owns(record.storage_pointer):
-                with _passed_over(this, record.artifact_uuid):
+                with this.passing_over(record.artifact_uuid):
                     _reread(this, record)
         else:
             if len(page) < PAGE:
@@ -186,7 +168,7 @@ def stored(this: Round) -> None:
         for file in page:
             if this.over:
                 break
-            with _passed_over(this, file.path):
+            with this.passing_over(file.path):
                 _judge(this, file, file.pointer in known)
             done, after = done + 1, file.path
         looked += done

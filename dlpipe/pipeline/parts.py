@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Sequence
 
 from dlpipe.core.crash import crash_point
 from dlpipe.core.ports import Staged
 from dlpipe.core.recovery import Remove, StagedFacts, judge_staged
 from dlpipe.pipeline.round import PAGE, Round
+
+log = logging.getLogger(__name__)
 
 CURSOR = "reconcile.staging"
 
@@ -24,6 +27,10 @@ def leftover(this: Round) -> None:
             this.found("unfinished", "staging", "goes on in the next round")
             break
         page = this.deps.staging.walk(after, PAGE)
+        for one in page:
+            if one.trouble:
+                log.warning("reconcile: %s in the staging folder passed over: %s", one.path, one.trouble)
+                this.found("unfinished", one.path, one.trouble)
         _judge(this, [one for one in page if one.age_s >= this.heal.part_age_s])
         looked += len(page)
         after = page[-1].path if len(page) == PAGE else ""
@@ -53,7 +60,8 @@ def _judge(this: Round, old: Sequence[Staged]) -> None:
         verdict = judge_staged(facts, this.heal.part_age_s)
         if isinstance(verdict, Remove):
             crash_point("heal.removing")
-            if this.dry_run or this.deps.staging.discard(one, this.heal.part_age_s):
-                this.found("parts_removed", one.path, f"removed ({verdict.reason})")
+            with this.passing_over(one.path):
+                if this.dry_run or this.deps.staging.discard(one, this.heal.part_age_s):
+                    this.found("parts_removed", one.path, f"removed ({verdict.reason})")
         elif verdict.reason == "unknown job":
             this.found("parts_unknown", one.path, "kept: the database does not know its job")

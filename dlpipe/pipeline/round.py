@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 
 from dlpipe.core.crash import crash_point
+from dlpipe.core.errors import InvalidInput, Postponed, StageFailure
 from dlpipe.core.ports import Unit
 from dlpipe.pipeline.deps import Deps, HealPolicy
+
+log = logging.getLogger(__name__)
 
 PAGE = 500
 MAX_FINDINGS = 200
@@ -96,6 +100,20 @@ class Round:
         self.count(kind)
         if len(self._findings) < MAX_FINDINGS:
             self._findings.append(Finding(kind, what, f"would be: {did}" if self.dry_run else did))
+
+    @contextmanager
+    def passing_over(self, what: str) -> Iterator[None]:
+        """One that cannot be read, or a row whose pointer leads nowhere, must not keep a walk from those behind it.
+
+        A store that is away does: each of them would cost the time that it takes to find that out.
+        """
+        try:
+            yield
+        except Postponed:
+            raise
+        except (StageFailure, InvalidInput) as error:
+            log.warning("reconcile: %s passed over: %s", what, error)
+            self.found("unfinished", what, error.code)
 
     def cursor(self, name: str) -> str:
         with self.deps.database.read() as unit:

@@ -103,7 +103,7 @@ def run(deps: Deps, stage_name: str, job_id: str, run_no: int, further: Sequence
 def _held(deps: Deps, stage_name: str, job_id: str, run_no: int, further: Sequence[str]) -> Outcome:
     _return_claims(deps)
     began = deps.clock()
-    with deps.leases.hold(job_id) as lease, closing(Grip(deps.staging, further)) as grip:
+    with deps.leases.hold(job_id) as lease, closing(Grip(deps, further)) as grip:
         claimed = _claim(deps, STAGES[stage_name](deps), stage_name, job_id, run_no, lease, grip)
         match claimed:
             case Done():

@@ -119,3 +119,19 @@ class Behind:
     def _block(self) -> memoryview:
         # Mapped, not from the heap: pages that were never touched cost nothing.
         return memoryview(mmap.mmap(-1, self.block_bytes))
+
+
+_spare_blocks: list[memoryview] = []
+"""Blocks that small files have come in: to get a new one for each costs more than the file."""
+
+
+def spare_block() -> memoryview:
+    try:
+        return _spare_blocks.pop()
+    except IndexError:
+        # From the heap, as mapped memory would be one with that of a process which is forked from here.
+        return memoryview(bytearray(BLOCK_BYTES))
+
+
+def give_back(block: memoryview) -> None:
+    _spare_blocks.append(block)

@@ -6,6 +6,7 @@ import errno
 import fcntl
 import hashlib
 import os
+import stat
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -81,7 +82,7 @@ def kept(where: int, name: str) -> bool:
     Setting the mode that it has moves the time of its last change, by which the collector goes, and nothing else.
     """
     try:
-        fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=where)
+        fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, dir_fd=where)
     except FileNotFoundError:
         return False
     try:
@@ -90,6 +91,11 @@ def kept(where: int, name: str) -> bool:
         return True
     finally:
         os.close(fd)
+
+
+def is_file_of(fd: int, size: int) -> bool:
+    found = os.fstat(fd)
+    return stat.S_ISREG(found.st_mode) and found.st_size == size
 
 
 def sha256_of(fd: int, size: int | None = None) -> tuple[str, int]:
@@ -106,7 +112,7 @@ def sha256_of(fd: int, size: int | None = None) -> tuple[str, int]:
     return digest.hexdigest(), offset
 
 
-NO_SPACE_AGAIN_S = 60.0
+LOOK_AGAIN_S = 60.0
 
 _CODES = {
     errno.ENOSPC: ("no_space", "the disk is full", "Free some space; the job goes on by itself."),
@@ -140,6 +146,23 @@ def disk_errors() -> Iterator[None]:
         raise as_failure(error) from error
 
 
+@contextmanager
+def staging_errors() -> Iterator[None]:
+    """The same of folders for parts: what stands in the place of one says nothing about a job, which waits for it."""
+    try:
+        with disk_errors():
+            yield
+    except Permanent as failure:
+        if failure.code != "store_symlink":
+            raise
+        raise Postponed(
+            "something else stands where a folder for parts belongs",
+            code="staging_blocked",
+            after_s=LOOK_AGAIN_S,
+            hint="Remove it from .staging, in the store's root; the job goes on by itself.",
+        ) from failure
+
+
 def as_failure(error: OSError) -> StageFailure:
     code, what, hint = _CODES.get(error.errno or 0, ("store_error", "the disk refused", "See the worker's log."))
     name = errno.errorcode.get(error.errno or 0, "unknown error")
@@ -147,5 +170,5 @@ def as_failure(error: OSError) -> StageFailure:
         return Permanent(f"{what} ({name})", code=code, hint=hint)
     if code == "no_space":
         # It says nothing about the job, and may last longer than a job has attempts.
-        return Postponed(f"{what} ({name})", code=code, after_s=NO_SPACE_AGAIN_S, hint=hint)
+        return Postponed(f"{what} ({name})", code=code, after_s=LOOK_AGAIN_S, hint=hint)
     return Retryable(f"{what} ({name})", code=code, hint=hint)

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import os
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 LEAST_BYTES = 8 << 20
 """A smaller file is read again sooner than its clock has moved on."""
@@ -32,13 +31,6 @@ class Imprint:
     mtime_ns: int
     ctime_ns: int
     boot: str
-
-    def dump(self) -> dict[str, Any]:
-        return asdict(self)
-
-
-def load(body: dict[str, Any] | None) -> Imprint | None:
-    return None if body is None else Imprint(**body)
 
 
 def take(fd: int, sha256: str) -> Imprint | None:

@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+from dlpipe.core.layout import is_id
 from dlpipe.core.ports import Staged
-from dlpipe.store.folders import disk_errors, folder
-from dlpipe.store.partfile import MAX_SIDECAR_BYTES
-from dlpipe.store.sidecar import Sidecar
+from dlpipe.store import sidecar
+from dlpipe.store.folders import as_failure, disk_errors, folder
 
 NODE = "@"
 """What the names of nodes' own folders begin with; no tenant's does."""
@@ -40,14 +40,21 @@ def walk(root: Path, staging: str, own: tuple[str, ...], now: float, after: str,
 def _all(root: Path, within: tuple[str, ...], prefix: str, now: float, after: str) -> Iterator[Staged]:
     behind_tenant, _, behind_name = after.partition("/")
     for tenant in _names(root, within):
-        if tenant < behind_tenant or tenant.startswith(NODE):
+        if tenant < behind_tenant or not is_id(tenant):
             continue
         behind = behind_name if tenant == behind_tenant else ""
-        with suppress(FileNotFoundError, NotADirectoryError), folder(root, (*within, tenant)) as where:
-            # All names of a part share its slug, and count as one.
-            for slug, names in itertools.groupby(sorted(os.listdir(where)), _key):
-                if slug > behind:
-                    yield _described(where, f"{prefix}{tenant}", slug, list(names), now)
+        try:
+            # Each folder by itself: what stands in the place of one must not hide those behind it.
+            with folder(root, (*within, tenant)) as where:
+                # All names of a part share its slug, and count as one.
+                for slug, names in itertools.groupby(sorted(os.listdir(where), key=_key), _key):
+                    if slug > behind:
+                        yield _described(where, f"{prefix}{tenant}", slug, list(names), now)
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            if tenant != behind_tenant:
+                yield _in_trouble(f"{prefix}{tenant}/", as_failure(error).code)
 
 
 def _names(root: Path, parts: tuple[str, ...]) -> list[str]:
@@ -59,37 +66,43 @@ def _names(root: Path, parts: tuple[str, ...]) -> list[str]:
 
 
 def _key(name: str) -> str:
+    """What it goes by: a part and its sidecar by their slug, all else by its name as it may stand in the ledger."""
     match = _PART.match(name)
-    return match["slug"] if match else name
+    return match["slug"] if match else "".join(map(_plain, name))
+
+
+def _plain(character: str) -> str:
+    return character if character.isascii() and character.isprintable() else f"\\u{ord(character):04x}"
 
 
 def _described(where: int, folders: str, slug: str, names: list[str], now: float) -> Staged:
-    part = _PART.match(names[0])
-    side = _sidecar(where, slug) if part else None
+    part = any(map(_PART.match, names))
+    side = sidecar.read(where, f"{slug}.json") if part else None
     newest, size, plain = 0.0, 0, True
     for name in names:
-        with suppress(FileNotFoundError):
+        try:
             found = os.stat(name, dir_fd=where, follow_symlinks=False)
-            newest = max(newest, found.st_mtime, found.st_ctime)
-            size += found.st_size
-            plain = plain and stat.S_ISREG(found.st_mode)
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            return _in_trouble(f"{folders}/{slug}", as_failure(error).code)
+        newest = max(newest, found.st_mtime, found.st_ctime)
+        size += found.st_size
+        plain = plain and stat.S_ISREG(found.st_mode)
+    if part and not plain:
+        return _in_trouble(f"{folders}/{slug}", "staging_no_file")
     return Staged(
         path=f"{folders}/{slug}",
-        part=slug if part and plain else None,
-        temporary=plain and part is None and _TEMPORARY.match(slug) is not None,
+        part=slug if part else None,
+        temporary=plain and slug in names and _TEMPORARY.match(slug) is not None,
         job_id=side.job_id if side else None,
         size=size,
         age_s=now - newest,
     )
 
 
-def _sidecar(where: int, slug: str) -> Sidecar | None:
-    try:
-        fd = os.open(f"{slug}.json", os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=where)
-    except OSError:
-        return None
-    with os.fdopen(fd, "rb") as file:
-        return Sidecar.load(file.read(MAX_SIDECAR_BYTES))
+def _in_trouble(path: str, code: str) -> Staged:
+    return Staged(path, part=None, temporary=False, job_id=None, size=0, age_s=0.0, trouble=code)
 
 
 def discard(root: Path, staging: str, now: float, staged: Staged, older_than_s: float) -> bool:

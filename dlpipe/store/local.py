@@ -25,12 +25,12 @@ from dlpipe.core.ports import Adopted, BlobStore, Foreign, Part, StoredFile
 from dlpipe.core.results import DedupeAction
 from dlpipe.store import adopt as adopting
 from dlpipe.store import marker, strays
-from dlpipe.store.folders import alone, as_failure, disk_errors, folder, kept, sha256_of
+from dlpipe.store.folders import alone, as_failure, disk_errors, folder, is_file_of, kept, sha256_of
 from dlpipe.store.links import Linking, cloned, copied, linked, name_new, same_file, share
 from dlpipe.store.part import part_damaged
 from dlpipe.store.staging import STAGING
 
-_OPEN = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
+_OPEN = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # a pipe in a file's place is not waited for
 
 
 class Rehash(StrEnum):
@@ -130,7 +130,7 @@ class LocalBlobStore:
         except FileNotFoundError:
             return False
         try:
-            return os.fstat(fd).st_size == size and sha256_of(fd) == (place.sha256, size)
+            return is_file_of(fd, size) and sha256_of(fd) == (place.sha256, size)
         finally:
             os.close(fd)
 
@@ -193,8 +193,7 @@ class LocalBlobStore:
             if error.errno in (errno.ENOENT, errno.ENOTDIR):
                 raise _at_fault("file_missing", "is gone from the store") from None
             raise as_failure(error) from error
-        found = os.fstat(fd)
-        if not stat.S_ISREG(found.st_mode) or found.st_size != size:
+        if not is_file_of(fd, size):
             os.close(fd)
             raise _at_fault("file_damaged", "has not the size with which it was registered")
         return os.fdopen(fd, "rb")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from dlpipe.core.crash import crash_point
 from dlpipe.core.model import DEFAULT_TENANT
-from dlpipe.store.folders import disk_errors, folder
+from dlpipe.store.folders import disk_errors, folder, staging_errors
 from dlpipe.store.links import name_new
 from dlpipe.store.staging import STAGING
 
@@ -35,7 +35,7 @@ def read(root: Path) -> str | None:
 def make(root: Path, store_id: str) -> str:
     """Written under another name, made to last, and only then named: there is never half a marker, nor a second."""
     with (
-        disk_errors(),
+        staging_errors(),
         folder(root, (), create=True) as here,
         # Where reconcile looks for what killed processes leave behind.
         folder(root, (STAGING, DEFAULT_TENANT), create=True) as there,

@@ -19,10 +19,11 @@ from typing import Any
 from dlpipe.core.crash import crash_point
 from dlpipe.core.errors import Retryable
 from dlpipe.core.remote import PartFacts, RemoteFacts
-from dlpipe.store import early, imprint
+from dlpipe.store import behind, early, imprint
 from dlpipe.store.behind import BLOCK_BYTES, Behind
 from dlpipe.store.early import Early
 from dlpipe.store.folders import READ_BYTES, as_failure, disk_errors
+from dlpipe.store.imprint import Imprint
 from dlpipe.store.partfile import PartFile
 from dlpipe.store.preallocate import preallocate
 from dlpipe.store.sidecar import Checkpoint, Piece, add, thinned
@@ -68,6 +69,8 @@ class LocalPart(PartFile):
         self._vouching = threading.Lock()
         self._states: dict[int, Any] = {}
         """The hash as it stood at checkpoints of this claim, by their offset, to rewind to."""
+        self._imprint: Imprint | None = None
+        """Of the whole file, taken by this claim. It is not on the disk, where others might write one."""
 
     # ── what is held ──────────────────────────────────────────────────────────────────────────────
 
@@ -158,7 +161,7 @@ class LocalPart(PartFile):
                 right, right_digest, kept, self._states = 0, hashlib.sha256(), [], {}
             self._stand_at(right, right_digest)
             if side is not None:
-                side.checkpoints, side.complete, side.imprint = thinned(kept, SPARSE_BYTES), False, None
+                side.checkpoints, side.complete = thinned(kept, SPARSE_BYTES), False
                 side.forget_promise()
                 self._write_side()
             return right
@@ -255,7 +258,7 @@ class LocalPart(PartFile):
             size = self._block_bytes()
             if not self._is_more and size == BLOCK_BYTES:
                 # What fits into one block is hashed here: a thread would take longer to start.
-                self._first = self._first or _spare_block()
+                self._first = self._first or behind.spare_block()
                 return self._first
             self._behind = Behind(self._hash, self._vouch_for_hashed, size)
         block = self._behind.buffer()
@@ -268,7 +271,7 @@ class LocalPart(PartFile):
         return LARGE_BLOCK_BYTES if total is not None and total >= LARGE_BYTES else BLOCK_BYTES
 
     def write(self, data: bytes | memoryview) -> None:
-        if self._sealed:
+        if self._sealed and len(data):
             raise part_damaged("the part was published already, so nothing may be added to it")
         self._is_new, self._is_more = False, self._is_more or len(data) >= BLOCK_BYTES
         try:
@@ -276,10 +279,10 @@ class LocalPart(PartFile):
         except OSError as error:
             raise as_failure(error) from error
         self._offset += len(data)
-        behind = self._behind
-        if behind is None or not (isinstance(data, memoryview) and behind.hand_over(data)):
-            if behind is not None:
-                behind.settle()
+        thread = self._behind
+        if thread is None or not (isinstance(data, memoryview) and thread.hand_over(data)):
+            if thread is not None:
+                thread.settle()
             self._hash(data)
         if self._offset - self._early.stands_at >= early.WINDOW_BYTES:
             with disk_errors():
@@ -325,7 +328,7 @@ class LocalPart(PartFile):
                 self._vouch_for_hashed()
         self._early.close()
         if self._first is not None:
-            _spare_blocks.append(self._first)
+            behind.give_back(self._first)
             self._first = None
         super().close()
 
@@ -375,13 +378,13 @@ class LocalPart(PartFile):
                 self._vouch()
                 self._side.complete, self._side.total = True, self._offset
                 self._side.unproven = length_unproven
-                self._side.imprint = imprint.take(self._fd, self._digest.hexdigest())
                 self._write_side()
+            self._imprint = imprint.take(self._fd, self._digest.hexdigest())
             return self._digest.hexdigest(), self._offset, took
 
     def is_as_hashed(self, sha256: str, size: int) -> bool:
         self._settle()
-        found = self._side.imprint if self._side else None
+        found = self._imprint
         with disk_errors():
             return (
                 found is not None and (found.sha256, found.size) == (sha256, size) and imprint.stands(found, self._fd)
@@ -399,18 +402,6 @@ class LocalPart(PartFile):
                 self._unlink()
             else:
                 self._unlink_left_sidecar()
-
-
-_spare_blocks: list[memoryview] = []
-"""Blocks that small files have come in: to get a new one for each costs more than the file."""
-
-
-def _spare_block() -> memoryview:
-    try:
-        return _spare_blocks.pop()
-    except IndexError:
-        # From the heap, as mapped memory would be one with that of a process which is forked from here.
-        return memoryview(bytearray(BLOCK_BYTES))
 
 
 def _write_all(fd: int, data: bytes | memoryview, offset: int) -> None:

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import fcntl
+import logging
 import os
 import stat
 import uuid
+from collections.abc import Callable
 from contextlib import suppress
 
 from dlpipe.core.crash import crash_point
 from dlpipe.core.errors import Overtaken, Postponed
 from dlpipe.core.remote import RemoteFacts
+from dlpipe.store import sidecar
 from dlpipe.store.folders import disk_errors
 from dlpipe.store.sidecar import Checkpoint, Sidecar
 
+log = logging.getLogger(__name__)
+
 BUSY_AGAIN_S = 30.0
-MAX_SIDECAR_BYTES = 16 << 20
+TRIES = 100
+"""So often a part is opened that is gone, or another one, when it is locked."""
 NOTES = 256
 """Checkpoints that are added to a sidecar before it is written anew."""
 LOOK_EVERY_NOTES = 16
@@ -42,22 +48,25 @@ class PartFile:
 
     # ── the lock ──────────────────────────────────────────────────────────────────────────────────
 
-    def lock(self) -> None:
-        while True:
+    def lock(self, is_newest: Callable[[], bool] = lambda: False) -> None:
+        """`is_newest`: is our fence the last one that the ledger gave? Asked where the sidecar names a later one."""
+        for _ in range(TRIES):
             fd, made = self._open()
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 os.close(fd)
-                self._overtake_or_raise()
+                self._overtake_or_raise(is_newest)
                 continue
             if self._is_at_name(fd):
                 self._fd, self._is_new = fd, made
                 break
             os.close(fd)  # unlinked or replaced between our opening and locking it
+        else:
+            raise _busy("the part changes under our hands")
         crash_point("part.locked")
         side = self._read_side()
-        if side is not None and side.job_id == self._job_id and side.fence > self._fence:
+        if side is not None and side.job_id == self._job_id and side.fence > self._fence and not is_newest():
             raise Overtaken("a later holder of this job works on the part")
         found = os.fstat(self._fd)
         self._sealed = found.st_nlink > 1 or not found.st_mode & stat.S_IWUSR
@@ -68,34 +77,45 @@ class PartFile:
         self._side = side
         self._write_side()
 
-    def _overtake_or_raise(self) -> None:
+    def _overtake_or_raise(self, is_newest: Callable[[], bool]) -> None:
         """Somebody holds the part. An overtaken holder of this very job may be stopped for ever: leave it its file."""
         side = self._read_side()
         if side is None or side.job_id != self._job_id:
-            raise Postponed(
-                "another job is fetching the same URL right now",
-                code="part_busy",
-                after_s=BUSY_AGAIN_S,
-                hint="Nothing to do: this job goes on when the other one is done.",
-            )
-        if side.fence >= self._fence:
+            raise _busy("another job is fetching the same URL right now")
+        if side.fence == self._fence or (side.fence > self._fence and not is_newest()):
             raise Overtaken("a later holder of this job works on the part")
         self._unlink()
 
     def _open(self) -> tuple[int, bool]:
-        """The file, and whether it was made by this."""
-        flags = os.O_NOFOLLOW | os.O_CLOEXEC
-        with suppress(FileExistsError):
-            made = flags | os.O_RDWR | os.O_CREAT | os.O_EXCL
-            return os.open(self._name, made, 0o600, dir_fd=self._where), True
-        try:
-            return os.open(self._name, flags | os.O_RDWR | os.O_CREAT, 0o600, dir_fd=self._where), False
-        except PermissionError as forbidden:
+        """The file, and whether it was made by this. What stands in its place and is none of ours to open makes way."""
+        flags = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+        for _ in range(TRIES):
+            with suppress(FileExistsError):
+                made = flags | os.O_RDWR | os.O_CREAT | os.O_EXCL
+                return os.open(self._name, made, 0o600, dir_fd=self._where), True
+            with suppress(FileNotFoundError):
+                # Before it is opened: to open a device may do something.
+                found = os.stat(self._name, dir_fd=self._where, follow_symlinks=False)
+                if not stat.S_ISREG(found.st_mode) or (fd := self._opened(flags)) is None:
+                    self._set_apart(self._name)
+                    continue
+                return fd, False
+        raise _busy("the part changes under our hands")
+
+    def _opened(self, flags: int) -> int | None:
+        """None where it may not even be read."""
+        with suppress(PermissionError):
+            return os.open(self._name, flags | os.O_RDWR, dir_fd=self._where)
+        with suppress(PermissionError):
             # Sealed, by a publisher that died before it took this name away: to be read, and locked.
-            try:
-                return os.open(self._name, flags | os.O_RDONLY, dir_fd=self._where), False
-            except FileNotFoundError:
-                raise forbidden from None  # it is the folder that may not be written
+            return os.open(self._name, flags | os.O_RDONLY, dir_fd=self._where)
+        return None
+
+    def _set_apart(self, name: str) -> None:
+        """It is not ours, so it is not removed either; `dlpipe verify` names it."""
+        apart = f"{name}.{uuid.uuid4().hex[:8]}.apart"
+        os.rename(name, apart, src_dir_fd=self._where, dst_dir_fd=self._where)
+        log.warning("staging: what stood in a part's place and is no file of ours was renamed to %s", apart)
 
     def _is_at_name(self, fd: int) -> bool:
         try:
@@ -151,7 +171,7 @@ class PartFile:
     # ── the sidecar ───────────────────────────────────────────────────────────────────────────────
 
     def _unlink(self) -> None:
-        with suppress(FileNotFoundError):
+        with suppress(FileNotFoundError, IsADirectoryError):
             os.unlink(self._side_name, dir_fd=self._where)
         crash_point("part.half_removed")
         with suppress(FileNotFoundError):
@@ -169,12 +189,7 @@ class PartFile:
             self._unlink_one(self._side_name)
 
     def _read_side(self) -> Sidecar | None:
-        try:
-            fd = os.open(self._side_name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self._where)
-        except FileNotFoundError:
-            return None
-        with os.fdopen(fd, "rb") as file:
-            return Sidecar.load(file.read(MAX_SIDECAR_BYTES))
+        return sidecar.read(self._where, self._side_name)
 
     def _write_side(self) -> None:
         """Replace the sidecar at once. It is not fsynced: after a power cut its hashes are checked anyway."""
@@ -223,7 +238,11 @@ class PartFile:
         """Give what was prepared its name; where that fails, nothing stays of it."""
         try:
             crash_point("part.putting")
-            os.rename(temporary, name, src_dir_fd=self._where, dst_dir_fd=self._where)
+            try:
+                os.rename(temporary, name, src_dir_fd=self._where, dst_dir_fd=self._where)
+            except IsADirectoryError:
+                self._set_apart(name)
+                os.rename(temporary, name, src_dir_fd=self._where, dst_dir_fd=self._where)
         except BaseException:
             self._unlink_one(temporary)
             raise
@@ -246,3 +265,8 @@ class PartFile:
 def _write_whole(fd: int, data: bytes) -> None:
     while data:
         data = data[os.write(fd, data) :]
+
+
+def _busy(what: str) -> Postponed:
+    hint = "Nothing to do: this job goes on when the other one is done."
+    return Postponed(what, code="part_busy", after_s=BUSY_AGAIN_S, hint=hint)

@@ -13,7 +13,7 @@ from dlpipe.core.ports import Staged
 from dlpipe.core.quota import Room
 from dlpipe.core.remote import PartFacts
 from dlpipe.store import leftovers
-from dlpipe.store.folders import disk_errors, folder
+from dlpipe.store.folders import disk_errors, folder, staging_errors
 from dlpipe.store.identity import identity
 from dlpipe.store.part import DISK_BLOCK_BYTES, LocalPart, Sizes
 
@@ -50,26 +50,30 @@ class LocalStaging:
         self._sizes = Sizes(preallocate_bytes, uncached_bytes)
 
     @contextmanager
-    def claim(self, tenant: str, canonical_url: str, job_id: str, fence: int) -> Iterator[LocalPart]:
+    def claim(
+        self, tenant: str, canonical_url: str, job_id: str, fence: int, is_newest: Callable[[], bool] = lambda: False
+    ) -> Iterator[LocalPart]:
         slug = part_slug(tenant, canonical_url)
         with ExitStack() as stack:
-            with disk_errors():  # not around the body: what goes wrong there need not be the disk's fault
+            with staging_errors():  # not around the body: what goes wrong there need not be the disk's fault
                 names = (*self._within, check_id("tenant", tenant))
                 where = stack.enter_context(folder(self._root, names, create=True))
                 part = LocalPart(self._root.joinpath(*names), where, slug, job_id, fence, self._sizes)
                 stack.callback(part.close)
-                part.lock()
+                part.lock(is_newest)
             yield part
 
-    def held(self, tenant: str, canonical_url: str, job_id: str, fence: int) -> PartFacts | None:
+    def held(
+        self, tenant: str, canonical_url: str, job_id: str, fence: int, is_newest: Callable[[], bool] = lambda: False
+    ) -> PartFacts | None:
         names = (*self._within, check_id("tenant", tenant))
-        with disk_errors():
+        with staging_errors():
             try:
                 with folder(self._root, names) as where:
                     os.stat(f"{part_slug(tenant, canonical_url)}.part", dir_fd=where, follow_symlinks=False)
             except FileNotFoundError:
                 return None
-        with self.claim(tenant, canonical_url, job_id, fence) as part:
+        with self.claim(tenant, canonical_url, job_id, fence, is_newest) as part:
             return part.facts
 
     def identity(self) -> str:
@@ -78,7 +82,7 @@ class LocalStaging:
 
     def room(self, tenant: str, canonical_url: str) -> Room:
         names = (*self._within, check_id("tenant", tenant), f"{part_slug(tenant, canonical_url)}.part")
-        with disk_errors(), folder(self._root, (STAGING,), create=True) as where:
+        with staging_errors(), folder(self._root, (STAGING,), create=True) as where:
             volume, here = os.fstatvfs(where), os.fstat(where)
             taken = 0
             with suppress(FileNotFoundError), folder(self._root, names[:-1]) as tenant_folder:

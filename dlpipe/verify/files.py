@@ -46,8 +46,12 @@ def mark(root: Path) -> str | None:
         fd = os.open(root / _MARK, _OPEN)
     except OSError:
         return None
-    with os.fdopen(fd, "rb") as file:
-        return file.read(_MARK_BYTES).decode("ascii", "replace").strip()
+    try:
+        return os.read(fd, _MARK_BYTES).decode("ascii", "replace").strip()
+    except OSError:
+        return None  # a folder
+    finally:
+        os.close(fd)
 
 
 def walk(root: Path) -> Iterator[Found]:

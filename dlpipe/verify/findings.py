@@ -18,6 +18,7 @@ FINDINGS: dict[str, str] = {
     # The staging folder.
     "stray_part": "a part is staged that no job wants",
     "stray_temp": "a temporary file was left behind in the staging folder",
+    "staging_blocked": "something else stands where a folder for parts belongs, or it cannot be read",
     # Jobs.
     "job_without_detail": "the job has no row that says what it is to do",
     "detail_without_job": "a row belongs to a job that does not exist",

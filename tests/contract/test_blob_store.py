@@ -16,7 +16,7 @@ from dlpipe.core.errors import InvalidInput, LeaseLost, Permanent, Postponed, Re
 from dlpipe.core.ports import BlobStore
 from dlpipe.store import LocalBlobStore
 from tests.parts import BODY, DIGEST, URL, WRONG, brought, path_of, published, put
-from tests.world import blobs, no_links, staged
+from tests.world import blobs, no_links, sha256, staged
 
 
 @pytest.fixture
@@ -160,6 +160,20 @@ def test_a_pointer_that_is_no_place_is_refused(store: BlobStore, pointer: str) -
     ):
         with pytest.raises(InvalidInput):
             ask()
+
+
+@pytest.mark.parametrize("data", [BODY, b""], ids=["file", "empty file"])
+@pytest.mark.timeout(30)
+def test_a_pipe_in_the_files_place_is_set_aside_and_not_waited_for(
+    store: BlobStore, tmp_path: Path, data: bytes
+) -> None:
+    place = store.place("t", "p", sha256(data), ".bin")
+    (path := path_of(store, place)).parent.mkdir(parents=True)
+    os.mkfifo(path)
+    assert not store.is_right(place.pointer, place.sha256, len(data))
+    with brought(tmp_path, data) as part:
+        assert store.publish(part, place, len(data)) is False
+    assert path.read_bytes() == data
 
 
 # ── symlinks and the disk's errors ────────────────────────────────────────────────────────────────

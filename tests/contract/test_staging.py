@@ -294,10 +294,34 @@ def test_what_goes_wrong_with_something_else_is_not_called_the_disks_fault(stagi
 def test_a_symlink_in_the_staging_folder_is_refused(staging: Staging, tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / ".staging").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(Permanent) as refused, claim(staging):
+    with pytest.raises(Postponed) as refused, claim(staging):
         pass
-    assert refused.value.code == "store_symlink"
+    assert refused.value.code == "staging_blocked"
     assert list((tmp_path / "elsewhere").iterdir()) == []
+
+
+@pytest.mark.parametrize("suffix", [".part", ".json"])
+def test_what_may_not_be_read_vouches_for_nothing_and_makes_way(
+    staging: Staging, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str
+) -> None:
+    with ExitStack() as stack:
+        begun(stack, staging)
+    opened, forbidden = os.open, file_of(tmp_path).with_suffix(suffix)
+    inode = forbidden.stat().st_ino
+
+    def refuse(path: str, flags: int, *more: int, dir_fd: int | None = None) -> int:
+        there = forbidden.name == path and forbidden.exists() and forbidden.stat().st_ino == inode
+        if there and not flags & os.O_EXCL:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        return opened(path, flags, *more, dir_fd=dir_fd)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "open", refuse)
+        with claim(staging, fence=2) as part:
+            assert part.facts is None
+            write_and_finish(part)
+    apart = [path for path in forbidden.parent.iterdir() if path.name.endswith(".apart")]
+    assert [path.stat().st_ino for path in apart] == ([inode] if suffix == ".part" else [])
 
 
 def begin(part: Part) -> None:

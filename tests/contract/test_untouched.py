@@ -7,22 +7,22 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from dlpipe.core.errors import Retryable
+from dlpipe.core.errors import LeaseLost, Retryable
 from dlpipe.core.layout import Place
 from dlpipe.core.ports import Part
 from dlpipe.store import LocalBlobStore, LocalStaging, Rehash
 from dlpipe.store import imprint as imprints
 from dlpipe.store import local as local_module
 from dlpipe.store.imprint import LEAST_BYTES, Imprint
-from dlpipe.store.sidecar import Sidecar
-from tests.parts import URL, brought, facts, file_of, path_of, sidecar_of
+from tests import forged
+from tests.parts import URL, brought, facts, file_of, path_of
 from tests.world import blobs, some_bytes
 
 BODY = some_bytes(LEAST_BYTES + 4321)
@@ -61,28 +61,23 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 @contextmanager
 def claimed(tmp_path: Path, fence: int = 2) -> Iterator[Part]:
-    """As finalize does: another claim, maybe of another process."""
+    """Another claim, maybe of another process."""
     with LocalStaging(tmp_path).claim("t", URL, "job", fence) as part:
         yield part
 
 
-def streamed(tmp_path: Path, data: bytes = BODY) -> Path:
-    with brought(tmp_path, data):
-        return file_of(tmp_path)
-
-
-def publish(tmp_path: Path, rehash: Rehash = Rehash.AUTO) -> Place:
+def publish(tmp_path: Path, part: Part, rehash: Rehash = Rehash.AUTO) -> Place:
+    """As finalize does, in the same claim."""
     store = LocalBlobStore(tmp_path, rehash=rehash)
     place = store.place("t", "p", DIGEST, ".bin")
-    with claimed(tmp_path) as part:
-        store.publish(part, place, len(BODY))
+    store.publish(part, place, len(BODY))
     assert path_of(store, place).read_bytes() == BODY
     return place
 
 
-def refused(tmp_path: Path) -> None:
+def refused(tmp_path: Path, part: Part) -> None:
     with pytest.raises(Retryable) as damaged:
-        publish(tmp_path)
+        publish(tmp_path, part)
     assert damaged.value.code == "part_damaged"
     assert blobs(tmp_path) == {}
 
@@ -91,14 +86,14 @@ def refused(tmp_path: Path) -> None:
 
 
 def test_an_untouched_part_is_published_without_reading_it(tmp_path: Path, read: list[int]) -> None:
-    streamed(tmp_path)
-    publish(tmp_path)
+    with brought(tmp_path, BODY) as part:
+        publish(tmp_path, part)
     assert read == []
 
 
 def test_always_means_always(tmp_path: Path, read: list[int]) -> None:
-    streamed(tmp_path)
-    publish(tmp_path, Rehash.ALWAYS)
+    with brought(tmp_path, BODY) as part:
+        publish(tmp_path, part, Rehash.ALWAYS)
     assert read == [len(BODY)]
 
 
@@ -111,8 +106,26 @@ def test_a_small_file_is_read_rather_than_waited_for(tmp_path: Path, read: list[
 
 
 def test_a_name_that_is_not_the_hash_is_refused_also_of_an_untouched_part(tmp_path: Path) -> None:
-    streamed(tmp_path, WRONG)
-    refused(tmp_path)
+    with brought(tmp_path, WRONG) as part:
+        refused(tmp_path, part)
+
+
+def test_what_another_claim_hashed_is_read(tmp_path: Path, read: list[int]) -> None:
+    with brought(tmp_path, BODY):
+        pass
+    with claimed(tmp_path) as part:
+        publish(tmp_path, part)
+    assert read == [len(BODY)]
+
+
+def test_a_sidecar_that_calls_the_part_untouched_is_not_believed(tmp_path: Path) -> None:
+    with brought(tmp_path, BODY):
+        pass
+    rewrite_with_the_old_times(file_of(tmp_path))
+    forged.imprint_again(file_of(tmp_path), DIGEST)
+    with claimed(tmp_path) as part:
+        assert part.facts is not None  # what else it says is as whole as before
+        refused(tmp_path, part)
 
 
 # ── somebody was there ────────────────────────────────────────────────────────────────────────────
@@ -134,30 +147,27 @@ def put_another_in_its_place(part: Path) -> None:
     other.replace(part)
 
 
-def put_another_in_its_place_and_into_the_sidecar(part: Path) -> None:
-    """The sidecar names one inode for the part, and the imprint another."""
-    put_another_in_its_place(part)
-    beside = part.with_suffix(".json")
-    side = Sidecar.load(beside.read_bytes())
-    assert side is not None
-    side.inode = part.stat().st_ino
-    beside.write_bytes(side.dump())
-
-
 @pytest.mark.parametrize(
     "harm",
     [
         rewrite_with_the_old_times,
-        put_another_in_its_place,
-        put_another_in_its_place_and_into_the_sidecar,
         lambda part: os.truncate(part, len(BODY) - 1),
         lambda part: part.write_bytes(BODY + b"more"),
     ],
-    ids=["rewritten", "another inode", "another inode, believed", "cut", "longer"],
+    ids=["rewritten", "cut", "longer"],
 )
 def test_a_part_that_was_touched_is_read_and_found_out(tmp_path: Path, harm: Callable[[Path], object]) -> None:
-    harm(streamed(tmp_path))
-    refused(tmp_path)
+    with brought(tmp_path, BODY) as part:
+        harm(file_of(tmp_path))
+        refused(tmp_path, part)
+
+
+def test_a_part_in_whose_place_another_stands_is_not_published(tmp_path: Path) -> None:
+    with brought(tmp_path, BODY) as part:
+        put_another_in_its_place(file_of(tmp_path))
+        with pytest.raises(LeaseLost):
+            publish(tmp_path, part)
+    assert blobs(tmp_path) == {}
 
 
 def test_a_write_right_after_it_was_finished_is_found_out(tmp_path: Path) -> None:
@@ -170,16 +180,9 @@ def test_a_write_right_after_it_was_finished_is_found_out(tmp_path: Path) -> Non
 
 def test_a_part_whose_mode_was_changed_is_read(tmp_path: Path, read: list[int]) -> None:
     """As by a publisher that died between the mode and the name."""
-    streamed(tmp_path).chmod(0o444)
-    publish(tmp_path)
-    assert read == [len(BODY)]
-
-
-def test_a_part_without_a_whole_sidecar_is_read(tmp_path: Path, read: list[int]) -> None:
-    streamed(tmp_path)
-    beside = sidecar_of(tmp_path)
-    beside.write_bytes(beside.read_bytes()[:-20])
-    publish(tmp_path)
+    with brought(tmp_path, BODY) as part:
+        file_of(tmp_path).chmod(0o444)
+        publish(tmp_path, part)
     assert read == [len(BODY)]
 
 
@@ -187,9 +190,9 @@ def test_a_part_without_a_whole_sidecar_is_read(tmp_path: Path, read: list[int])
 
 
 def test_after_another_boot_it_is_read(tmp_path: Path, read: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
-    streamed(tmp_path)
-    monkeypatch.setattr(imprints, "_boot", lambda: "another")
-    publish(tmp_path)
+    with brought(tmp_path, BODY) as part:
+        monkeypatch.setattr(imprints, "_boot", lambda: "another")
+        publish(tmp_path, part)
     assert read == [len(BODY)]
 
 
@@ -197,13 +200,14 @@ def test_after_another_boot_it_is_read(tmp_path: Path, read: list[int], monkeypa
 def test_where_the_boot_cannot_be_told_it_is_read(
     tmp_path: Path, read: list[int], monkeypatch: pytest.MonkeyPatch, when: str
 ) -> None:
-    with monkeypatch.context() as patched:
-        if when == "streamed":
-            patched.setattr(imprints, "_boot", lambda: None)
-        streamed(tmp_path)
-    if when == "published":
-        monkeypatch.setattr(imprints, "_boot", lambda: None)
-    publish(tmp_path)
+    with ExitStack() as stack:
+        with monkeypatch.context() as patched:
+            if when == "streamed":
+                patched.setattr(imprints, "_boot", lambda: None)
+            part = stack.enter_context(brought(tmp_path, BODY))
+        if when == "published":
+            monkeypatch.setattr(imprints, "_boot", lambda: None)
+        publish(tmp_path, part)
     assert read == [len(BODY)]
 
 
@@ -226,20 +230,20 @@ def test_on_a_file_system_that_others_write_to_it_is_read(
 
     root = tmp_path / "store"
     mounted("xfs")
-    streamed(root)
-    publish(root)
+    with brought(root, BODY) as part:
+        publish(root, part)
     assert read == []
     shutil.rmtree(root)
     mounted(kind)
-    streamed(root)
-    publish(root)
+    with brought(root, BODY) as part:
+        publish(root, part)
     assert read == [len(BODY)]
     table.unlink()
     assert not is_local(tmp_path)
 
 
 def test_every_word_of_an_imprint_counts(tmp_path: Path) -> None:
-    with streamed(tmp_path).open("rb") as file:
+    with brought(tmp_path, BODY), file_of(tmp_path).open("rb") as file:
         taken = imprints.take(file.fileno(), DIGEST)
         assert taken is not None
         assert imprints.stands(taken, file.fileno())
@@ -256,7 +260,7 @@ def test_every_word_of_an_imprint_counts(tmp_path: Path) -> None:
 
 def test_before_the_clock_has_moved_on_nothing_is_proven(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two writes within one step of it may bear the same time."""
-    with streamed(tmp_path).open("rb") as file:
+    with brought(tmp_path, BODY), file_of(tmp_path).open("rb") as file:
         now = os.fstat(file.fileno()).st_ctime_ns
         monkeypatch.setattr(imprints, "_STEP_S", 0)
         monkeypatch.setattr(time, "clock_gettime_ns", lambda clock: now)
@@ -268,8 +272,7 @@ def test_before_the_clock_has_moved_on_nothing_is_proven(tmp_path: Path, monkeyp
 def test_what_changes_while_the_clock_is_waited_for_proves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = streamed(tmp_path)
-    with path.open("r+b") as file:
+    with brought(tmp_path, BODY), file_of(tmp_path).open("r+b") as file:
 
         def meanwhile(ctime_ns: int) -> bool:
             os.pwrite(file.fileno(), b"!", AT)
@@ -291,7 +294,7 @@ def test_what_was_resumed_was_read_when_it_was_claimed(tmp_path: Path, read: lis
         assert part.verify(AT) == AT
         part.write(BODY[AT:])
         assert part.finish()[0] == DIGEST
-    publish(tmp_path)
+        publish(tmp_path, part)
     assert read == []
 
 
@@ -306,15 +309,13 @@ def test_what_was_altered_before_it_was_resumed_is_not_resumed(tmp_path: Path) -
         assert part.verify(AT) == 0
 
 
-def test_an_imprint_does_not_outlive_that_it_goes_on(tmp_path: Path, read: list[int]) -> None:
+def test_an_imprint_does_not_outlive_that_it_goes_on(tmp_path: Path) -> None:
     """Whole once, then found to be part of more: the old word on it must not be taken for the new file's."""
-    streamed(tmp_path, BODY[:-1000])
-    with claimed(tmp_path, 2) as part:
-        held = part.verify(len(BODY) - 1000)
-        assert not part.is_as_hashed(hashlib.sha256(BODY[:-1000]).hexdigest(), len(BODY) - 1000)
-        part.write(BODY[held:])
-        part.flush()  # and not finished
-    with claimed(tmp_path, 3) as part:
+    short = BODY[:-1000]
+    with brought(tmp_path, short) as part:
+        assert part.is_as_hashed(hashlib.sha256(short).hexdigest(), len(short))
+        part.write(BODY[len(short) :])
+        assert not part.is_as_hashed(hashlib.sha256(short).hexdigest(), len(short))
         assert not part.is_as_hashed(DIGEST, len(BODY))
 
 
@@ -327,7 +328,7 @@ def test_what_came_in_pieces_was_read_when_the_front_passed_over_it(tmp_path: Pa
         part.put(0, BODY[:AT])
         part.keep(0, AT, hashlib.sha256(BODY[:AT]).hexdigest())
         assert part.finish()[0] == DIGEST
-    publish(tmp_path)
+        publish(tmp_path, part)
     assert read == []
 
 

@@ -137,6 +137,11 @@ def what_a_crash_left_in_the_staging_folder(done: Finished) -> None:
     done.age(done.write(done.root / ".staging" / "default" / f"{'0' * 64}.01234567.tmp", b"some"))
 
 
+@plants("staging_blocked")
+def a_link_where_a_tenants_folder_belongs(done: Finished) -> None:
+    (done.root / ".staging" / "elsewhere").symlink_to(done.root)
+
+
 # ── jobs ──────────────────────────────────────────────────────────────────────────────────────────
 
 

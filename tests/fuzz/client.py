@@ -94,7 +94,7 @@ class Client:
 
     def _work(self, job: ArtifactJob, results: Results, op: OpType) -> Work:
         started = StartedOp(op, op, job.run, job.fence, seen=False)
-        return Work(job, results, started, FakeLease("fuzz"), Grip(self._deps.staging))
+        return Work(job, results, started, FakeLease("fuzz"), Grip(self._deps))
 
     def _take(self, job: ArtifactJob) -> bytes | None:
         """What the part holds; it is no more afterwards."""

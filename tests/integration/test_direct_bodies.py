@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import socket
 import ssl
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -172,14 +171,10 @@ class Secure(Origin):
         chain.write_text(signed.chain)
         key.write_text(signed.key)
         self.authority = str(authority.file)
-        self._tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        self._tls.load_cert_chain(chain, key)
-        super().__init__()
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(chain, key)
+        super().__init__(context)
         self.url = f"https://localhost:{self.port}"
-
-    def _serve(self, connection: socket.socket, number: int) -> None:
-        with self._tls.wrap_socket(connection, server_side=True) as secured:
-            super()._serve(secured, number)
 
 
 @pytest.mark.parametrize("read", [by_pieces, by_buffers(random.Random(1))], ids=["pieces", "buffers"])

@@ -211,6 +211,36 @@ def test_addresses_of_all_kinds_are_taken() -> None:
     load({"DLPIPE_REDIS_URL": "unix:///run/redis.sock?db=1"})
     load({"DLPIPE_BROKER_URL": "amqp://u:p@h//", "DLPIPE_REDIS_URL": "redis://h"})
 
+    load({"DLPIPE_DATABASE_URL": "postgresql+psycopg://u:p%25@[::1]:5432/d?sslmode=require"})
+    load({"DLPIPE_DATABASE_URL": "postgresql+psycopg://u@/d?host=a:1&host=b:2&target_session_attrs=read-write"})
+    load({"DLPIPE_REDIS_URL": "rediss://[::1]:6380/15?ssl_cert_reqs=none"})
+
+
+@pytest.mark.parametrize(
+    ("setting", "url"),
+    [
+        ("DATABASE_URL", "postgresql+psycopg://u:hunter2@h/d?foo=bar"),
+        ("DATABASE_URL", "postgresql+psycopg://u:hunter2@h:port/d"),
+        ("DATABASE_URL", "postgresql+psycopg://u:hunter2@h:99999/d"),
+        ("DATABASE_URL", "postgresql+psycopg://u:hunter2@[::1/d"),
+        ("REDIS_URL", "rediss://:hunter2@h/notanumber"),
+        ("REDIS_URL", "redis://:hunter2@h/0?foo=bar"),
+        ("REDIS_URL", "redis://:hunter2@h/0?protocol=9"),
+        ("REDIS_URL", "redis://:hunter2@h/0?socket_timeout=x"),
+        ("REDIS_URL", "http://:hunter2@h/0"),
+        ("BROKER_URL", "rediss://:hunter2@h/notanumber"),
+        ("BROKER_URL", "amqp://u:hunter2@h/v?connect_timeout=x"),
+        ("BROKER_URL", "amqp://u:hunter2@h/v?heartbeat=x"),
+        ("BROKER_URL", "nosuch://u:hunter2@h/v"),
+    ],
+)
+def test_an_address_that_no_library_could_use_is_refused_at_start(setting: str, url: str) -> None:
+    redis = {"DLPIPE_REDIS_URL": "redis://h/0"} if setting == "BROKER_URL" else {}
+    with pytest.raises(Misconfigured) as refused:
+        load({f"DLPIPE_{setting}": url, **redis})
+    assert (refused.value.code, setting.lower() in refused.value.message) == ("setting_invalid", True)
+    assert "hunter2" not in f"{refused.value.message} {refused.value.hint}"
+
 
 def test_a_missing_driver_is_named_with_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "psycopg", None)

@@ -27,6 +27,8 @@ class Staged:
     """Who held it last, as far as a whole sidecar says so; without one no byte of it is vouched for."""
     size: int
     age_s: float
+    trouble: str = ""
+    """Why it is neither looked at nor removed: it stands where ours belong, and is not ours or may not be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,13 +125,18 @@ class Part(Protocol):
 
 
 class Staging(Protocol):
-    def claim(self, tenant: str, canonical_url: str, job_id: str, fence: int) -> AbstractContextManager[Part]:
+    def claim(
+        self, tenant: str, canonical_url: str, job_id: str, fence: int, is_newest: Callable[[], bool] = lambda: False
+    ) -> AbstractContextManager[Part]:
         """Lock the part of a URL. A holder of the same job with a lower fence is overtaken: the part is then new.
 
-        Postponed(`part_busy`) when another job holds it; LeaseLost when a later fence of this job does.
+        Postponed(`part_busy`) when another job holds it; LeaseLost when a later fence of this job does. What is on the
+        disk may name any fence: where `is_newest` says that the ledger gave none after ours, it is not believed.
         """
 
-    def held(self, tenant: str, canonical_url: str, job_id: str, fence: int) -> PartFacts | None:
+    def held(
+        self, tenant: str, canonical_url: str, job_id: str, fence: int, is_newest: Callable[[], bool] = lambda: False
+    ) -> PartFacts | None:
         """What a claim finds vouched for, and the same failures; of what is not there nothing is made."""
 
     def identity(self) -> str:

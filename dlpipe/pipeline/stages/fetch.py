@@ -20,6 +20,9 @@ from dlpipe.pipeline.stages.segments import Segments
 from dlpipe.pipeline.stages.sniff import Sniff, expectation
 from dlpipe.pipeline.stages.stage import Work, in_run
 
+WHOLE_OVERLAP_BYTES = 64 << 10
+"""Of a file that is held whole, and that nothing else vouches for, at least so many last bytes are compared."""
+
 
 class Fetch:
     def __init__(self, deps: Deps, work: Work, part: Part, admission: Admission) -> None:
@@ -182,6 +185,10 @@ class Fetch:
         facts = self._part.facts if self._part.offset and not self._resume_is_off() else None
         overlap = 0 if self._compared else self._policy.overlap_bytes
         ties = Ties(self._is_elsewhere, self._job.expected_sha256 is not None, self._prefix_matched)
+        if facts is not None and facts.total == self._part.offset:
+            # Nothing is missing: without a last part to be compared nothing would be, and a small file comes as soon.
+            overlap = max(overlap, WHOLE_OVERLAP_BYTES)
+            facts = facts if self._part.offset > overlap else None
         want = joining.want(facts, max(1, self._part.offset - overlap), ties, self._max_bytes)
         if want is None and self._part.offset:
             self._part.rewind(0)

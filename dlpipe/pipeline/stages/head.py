@@ -17,7 +17,7 @@ from dlpipe.core.results import DedupeAction, HeadResult, Result, Results
 from dlpipe.core.states import Purpose, State
 from dlpipe.pipeline.stages import stored
 from dlpipe.pipeline.stages.sniff import expectation
-from dlpipe.pipeline.stages.stage import Stage, Work, expect
+from dlpipe.pipeline.stages.stage import Stage, Work, expect, part_of
 
 ARTIFACT_SCHEMA = 1
 
@@ -35,7 +35,7 @@ class Head(Stage):
         if known is not None:
             return known
         # Another job may be fetching this very URL: then the server need not be asked again and again.
-        self.deps.staging.held(job.scope.tenant_id, job.canonical_url, job.job_id, job.fence)
+        self.deps.staging.held(*part_of(self.deps, job))
         return self._ask(job)
 
     def _known(self, job: ArtifactJob) -> HeadResult | None:

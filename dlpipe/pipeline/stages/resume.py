@@ -11,7 +11,7 @@ from dlpipe.core.results import HeadResult, Result, Results, ResumeResult
 from dlpipe.core.states import State
 from dlpipe.pipeline.stages import stored
 from dlpipe.pipeline.stages.pace import Pace
-from dlpipe.pipeline.stages.stage import Stage, Work, in_run
+from dlpipe.pipeline.stages.stage import Stage, Work, in_run, part_of
 
 
 class ResumeDecide(Stage):
@@ -35,7 +35,7 @@ class ResumeDecide(Stage):
         return None if isinstance(decided, resume.NeedPrefix) else decided
 
     def _by_what_is_held(self, job: ArtifactJob, head: HeadResult) -> ResumeResult | resume.NeedPrefix:
-        held = self.deps.staging.held(job.scope.tenant_id, job.canonical_url, job.job_id, job.fence)
+        held = self.deps.staging.held(*part_of(self.deps, job))
         match decide(job, head, held, self.deps.policy.resume):
             case resume.Resume(offset=offset, reason=reason):
                 return ResumeResult("resume", reason, offset)
@@ -61,8 +61,7 @@ class ResumeDecide(Stage):
                     theirs += chunk
                     if len(theirs) >= size:
                         break
-        job = work.job
-        with self.deps.staging.claim(job.scope.tenant_id, job.canonical_url, job.job_id, job.fence) as part:
+        with self.deps.staging.claim(*part_of(self.deps, work.job)) as part:
             right = part.verify(offset) == offset and part.read(0, size) == theirs[:size]
         if not right:
             return ResumeResult("discard", "prefix_differs")

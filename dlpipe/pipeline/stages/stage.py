@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TypeVar
@@ -11,7 +11,7 @@ from typing import TypeVar
 from dlpipe.core.flow import OpType
 from dlpipe.core.keys import Scalar
 from dlpipe.core.model import ArtifactJob, ArtifactRecord
-from dlpipe.core.ports import Lease, Part, Registration, Staging, StartedOp, Unit
+from dlpipe.core.ports import Lease, Part, Registration, StartedOp, Unit
 from dlpipe.core.results import Result, Results
 from dlpipe.core.states import State
 from dlpipe.pipeline.deps import Deps
@@ -23,11 +23,22 @@ class OutOfOrder(Exception):
     """What this stage builds on has not been recorded: the message came too early."""
 
 
+def part_of(deps: Deps, job: ArtifactJob) -> tuple[str, str, str, int, Callable[[], bool]]:
+    """What the part of this claim goes by in the staging folder."""
+
+    def is_newest() -> bool:
+        with deps.database.read() as unit:
+            row = unit.backlog.get(job.job_id)
+        return row is not None and row.fence == job.fence
+
+    return job.scope.tenant_id, job.canonical_url, job.job_id, job.fence, is_newest
+
+
 class Grip:
     """The job's part, as one hand has hold of it: from one stage to the next, if both are done in that hand."""
 
-    def __init__(self, staging: Staging, further: Sequence[str] = ()) -> None:
-        self._staging, self._further = staging, further
+    def __init__(self, deps: Deps, further: Sequence[str] = ()) -> None:
+        self._deps, self._further = deps, further
         self._stack = ExitStack()
         self._part: Part | None = None
 
@@ -36,8 +47,7 @@ class Grip:
         """Claim it, or go on with it under the job's fence; let go at the end, but for a stage that this hand does."""
         try:
             if self._part is None:
-                claim = self._staging.claim(job.scope.tenant_id, job.canonical_url, job.job_id, job.fence)
-                self._part = self._stack.enter_context(claim)
+                self._part = self._stack.enter_context(self._deps.staging.claim(*part_of(self._deps, job)))
             else:
                 self._part.go_on(job.fence)
             yield self._part

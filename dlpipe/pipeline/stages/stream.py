@@ -43,7 +43,8 @@ class Stream(Stage):
             held = part.verify(decided.range_start) if decided.range_start else 0
             if decided.decision == "discard" or _is_promised_to_another(part, job):
                 held = part.rewind(0)  # pieces further on are thrown away as well
-            fetch.run(all_held=decided.decision == "complete" and held == decided.range_start)
+            is_whole = decided.decision == "complete" and held == decided.range_start
+            fetch.run(all_held=is_whole and _is_known(part, work))
             _, size, fsync_ms = part.finish(length_unproven=fetch.length_unproven)
             crash_point("stream.finished")
             facts = part.facts
@@ -99,6 +100,20 @@ class Stream(Stage):
 
     def enters(self, result: Result) -> State:
         return State.STREAMING
+
+
+def _is_known(part: Part, work: Work) -> bool:
+    """Does more than the folder it lies in vouch for a whole part: a digest, or what an earlier run recorded of it?
+
+    Else its end is compared with the server's: a part and a sidecar that fit each other may have been forged.
+    """
+    if work.job.expected_sha256 is not None:
+        return True  # it is held against that
+    recorded, facts = work.results.latest(OpType.STREAM), part.facts
+    if not isinstance(recorded, StreamResult) or facts is None:
+        return False
+    of = recorded.etag, recorded.last_modified, recorded.final_url_sha256
+    return recorded.sha256 == part.sha256 and of == (facts.etag, facts.last_modified, facts.final_url_sha256)
 
 
 def _is_promised_to_another(part: Part, job: ArtifactJob) -> bool:

@@ -59,6 +59,7 @@ def test_a_modern_file_is_named_by_its_sha256(hybrid: bool) -> None:
         (f"magnet:?xt=urn:btih:{base64.b32encode(bytes.fromhex(V1)).decode()}", InfoHashes(V1)),
         (f"magnet:?xt=urn%3Abtih%3A{V1}", InfoHashes(V1)),
         (f"magnet:?xt=urn:btmh:1220{V2}", InfoHashes(None, V2)),
+        (f"magnet:?xt=urn:btih:{V1}" + "&tr=x" * (metainfo.MAX_PARAMETERS - 1), InfoHashes(V1)),
         (f"magnet:?xt=urn:btih:{V1}&xt=urn:btmh:1220{V2}", InfoHashes(V1, V2)),
         (f"magnet:?xt.1=urn:btih:{V1}&xt.2=urn:btmh:1220{V2}", InfoHashes(V1, V2)),
         (f"magnet:?xt=urn:btih:{V1}&xt=urn:btih:{V1.upper()}", InfoHashes(V1)),
@@ -86,6 +87,8 @@ def test_magnets(link: str, expected: InfoHashes) -> None:
         f"magnet:?xt=urn:btih:{V1}\nhttp://127.0.0.1/",  # one line is one torrent to qBittorrent
         f"magnet:?xt=urn:btih:{V1}&dn=a b",
         f"magnet:?xt=urn:btih:{V1}&dn=" + "x" * metainfo.MAX_MAGNET,
+        f"magnet:?xt=urn:btih:{V1}" + "&tr=x" * metainfo.MAX_PARAMETERS,
+        "magnet:?" + "&" * (metainfo.MAX_MAGNET - 10),
     ],
 )
 def test_magnets_that_name_no_torrent_or_two_are_refused(link: str) -> None:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from dlpipe.core.errors import Misconfigured
-from dlpipe.embedded.files import FileLock, open_log, own_dir_in_shared_place, tail, write_whole
+from dlpipe.embedded.files import FileLock, open_log, own_dir_in_shared_place, refuse_foreign, tail, write_whole
 
 FORKS = """
 import os, sys
+from collections.abc import Callable
 from pathlib import Path
 from dlpipe.embedded.files import FileLock
 lock = FileLock(Path(sys.argv[1]))
@@ -149,3 +152,91 @@ def test_directory_in_a_shared_place_that_others_prepared_is_refused(
         monkeypatch.setattr(os, "geteuid", lambda: us + 1)
     with pytest.raises(Misconfigured, match="belongs to us alone"):
         own_dir_in_shared_place(path)
+
+
+# ── what another user may have prepared ───────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """A data directory as dlpipe makes it, with a socket in it."""
+    made = tmp_path / "home"
+    (made / "run").mkdir(parents=True)
+    made.chmod(0o700)
+    (made / "run").chmod(0o700)
+    with socket.socket(socket.AF_UNIX) as line:
+        line.bind(str(made / "run" / "redis.sock"))
+    return made
+
+
+def linked_away(path: Path) -> None:
+    path.rename(path.with_name(path.name + ".other"))
+    path.symlink_to(path.with_name(path.name + ".other"))
+
+
+def anothers_link(path: Path) -> None:
+    linked_away(path)
+    os.chown(path, 4711, 4711, follow_symlinks=False)
+
+
+def test_a_data_directory_of_ours_is_taken(home: Path, tmp_path: Path) -> None:
+    refuse_foreign(home)
+    refuse_foreign(tmp_path / "not made yet")
+    home.chmod(0o755)
+    refuse_foreign(home)
+    linked_away(home)
+    refuse_foreign(home)
+
+
+@pytest.mark.parametrize(
+    ("name", "harm", "word"),
+    [
+        ("", lambda path: os.chown(path, 4711, 4711), "another user"),
+        ("", anothers_link, "another user"),
+        ("", lambda path: path.chmod(0o777), "written to by other users"),
+        ("", lambda path: path.chmod(0o1777), "written to by other users"),
+        ("run", lambda path: os.chown(path, 4711, 4711), "another user"),
+        ("run", lambda path: path.chmod(0o770), "written to by other users"),
+        ("run", linked_away, "a link"),
+        ("run/redis.sock", lambda path: os.chown(path, 4711, 4711), "another user"),
+        ("run/redis.sock", linked_away, "a link"),
+    ],
+    ids=range(9),
+)
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may give files away")
+def test_what_another_user_may_have_prepared_is_refused(
+    home: Path, name: str, harm: Callable[[Path], object], word: str
+) -> None:
+    harm(home / name)
+    with pytest.raises(Misconfigured, match=word) as refused:
+        refuse_foreign(home)
+    assert (refused.value.code, "DLPIPE_HOME" in refused.value.hint) == ("home_foreign", True)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may give files away")
+@pytest.mark.parametrize(
+    "words",
+    [
+        "dlpipe status",
+        "dlpipe fetch http://127.0.0.1:9/a",
+        "dlpipe plan http://127.0.0.1:9/a",
+        "dlpipe jobs",
+        "dlpipe down",
+        "dlpipe doctor",
+        "celery -A dlpipe worker",
+    ],
+)
+def test_each_command_refuses_anothers_data_directory_and_says_what_to_do(home: Path, words: str) -> None:
+    os.chown(home, 4711, 4711)
+    command, *rest = words.split()
+    env = {name: value for name, value in os.environ.items() if not name.startswith("DLPIPE_")}
+    ran = subprocess.run(
+        [Path(sys.executable).with_name(command), *rest],
+        env=env | {"DLPIPE_HOME": str(home)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (ran.returncode, "[home_foreign]" in ran.stderr, "Traceback" in ran.stderr) == (2, True, False), ran.stderr
+    assert sorted(path.name for path in home.rglob("*")) == ["redis.sock", "run"]
