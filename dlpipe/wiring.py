@@ -31,7 +31,7 @@ from dlpipe.core.flow import Queue
 from dlpipe.core.layout import Equal
 from dlpipe.core.model import Scope
 from dlpipe.core.nodes import NodePolicy
-from dlpipe.core.ports import BlobStore, Publisher, Staging, TorrentClient
+from dlpipe.core.ports import BlobStore, Publisher, Staging, Telemetry, TorrentClient
 from dlpipe.core.quota import QuotaPolicy
 from dlpipe.core.resume import ResumePolicy
 from dlpipe.core.retries import RetryPolicy
@@ -87,6 +87,7 @@ __all__ = [
     "single_flight",
     "stack",
     "standing",
+    "telemetry",
     "torrents",
     "trash",
 ]
@@ -146,7 +147,7 @@ def _build(chosen: Settings, publisher: Publisher) -> Deps:
         parse_url=urls.parse,
         policy=policy(chosen),
         forbidden=lambda host, port: guard.forbidden(host, port, net),
-        telemetry=_counting[0] if _counting else Silent(),
+        telemetry=telemetry(),
     )
 
 
@@ -567,6 +568,10 @@ def count_here() -> None:
         from dlpipe.telemetry.tally import Tally
 
         _counting.append(Tally(Board()))
+
+
+def telemetry() -> Telemetry:
+    return _counting[0] if _counting else Silent()
 
 
 def show_metrics(depths: Callable[[], Mapping[str, int]]) -> None:
