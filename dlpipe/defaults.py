@@ -33,6 +33,9 @@ def config(settings: Settings) -> dict[str, Any]:
         "broker_url": settings.broker_uri,
         "broker_connection_retry_on_startup": True,
         "broker_connection_max_retries": None,
+        # Of Redis: a key of another type under a queue's name, or a command that is not allowed any more. RabbitMQ's
+        # tell of queues that are declared otherwise, and a worker that cannot take from them says so by ending.
+        "broker_channel_error_retry": not _is_amqp(settings),
         **(_of_rabbitmq(settings) if _is_amqp(settings) else {"broker_transport_options": _of_redis(settings)}),
         "task_serializer": "json",
         "accept_content": ["json"],

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from celery.app import control
+from kombu.matcher import MatcherRegistry
 from kombu.pidbox import Mailbox, Node
 
 from dlpipe.core.messages import Fault
@@ -21,7 +22,7 @@ class _Node(Node):
         """Celery's answer to an exception is a traceback, and a new channel."""
         try:
             return super().handle_message(body, message)
-        except BAD_DATA:
+        except (*BAD_DATA, MatcherRegistry.MatcherNotInstalled):
             dropped(Fault.HANDLING)
             return None
 

@@ -5,13 +5,17 @@ from __future__ import annotations
 import base64
 import json
 import os
+from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
 
 from dlpipe.core.messages import Fault
-from tests.fleet import Fleet
+from tests.fleet import QUICK, Fleet
 from tests.fuzz import messages
 from tests.fuzz.forgery import CALLS, Forged, good
+from tests.servers import Valkey
+from tests.shelf import Shelf
 from tests.webserver import WebServer
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
@@ -46,6 +50,23 @@ def test_a_malformed_message_is_logged_once_for_its_kind_and_never_shown(fleet: 
     assert "\x1b" not in told
     assert (told.count(f"dropped: {Fault.BODY}"), told.count(f"dropped: {Fault.HEADERS}")) == (1, 1)
     assert worker.lives
+
+
+@pytest.mark.own_engines("a key of Redis", "broker")
+def test_key_of_another_type_in_the_place_of_a_queue_is_waited_out(
+    broker: Valkey, tmp_path: Path, ledger_settings: Mapping[str, str], shelf: Shelf, web: WebServer
+) -> None:
+    url = web.put("/file", body := b"worth fetching" * 100)
+    settings = {**QUICK, **ledger_settings, **shelf.settings}
+    with Fleet(tmp_path / "home", broker, shelf, **settings) as fleet, broker.client() as client:
+        client.flushall()
+        worker = fleet.worker("w1")
+        client.set("dlpipe.net", "no list")
+        fleet.until(lambda: worker.says("WRONGTYPE"), "the worker to meet it", worker)
+        client.delete("dlpipe.net")
+        fleet.plan([url])
+        fleet.until(lambda: fleet.done() == 1, "the job to end", worker)
+        fleet.assert_each_once({url: body})
 
 
 BEFORE = {"DLPIPE_BROKER_QUEUE_PREFIX": ""}

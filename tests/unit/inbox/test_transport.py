@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import base64
+import uuid
+import zlib
 from typing import Any
 
+import amqp
 import kombu
 import pytest
 
 from dlpipe.celery import make_app
+from dlpipe.core.messages import Fault
 from dlpipe.inbox import transport
 from dlpipe.inbox.clock import Clock
 from dlpipe.inbox.transport import Connection, guarded
+from tests.fuzz.forgery import CALLS, good
 
 
 @pytest.mark.parametrize(
@@ -46,6 +52,58 @@ def test_callback_that_fails_on_data_is_outlived_and_others_are_not() -> None:
     for other in (OSError(), ConnectionError(), MemoryError(), SystemExit(), RuntimeError()):
         with pytest.raises(type(other)):
             fails(other)(None)
+
+
+# ── what comes in; in memory, where kombu frames messages as on Redis ──
+
+
+def delivered(*raw: Any) -> list[Any]:
+    """What a consumer is given of messages that lie in a queue like this."""
+    seen: list[Any] = []
+    with Connection("memory://") as connection:
+        channel: Any = connection.channel()
+        queue = kombu.Queue(uuid.uuid4().hex, channel=channel)
+        queue.declare()
+        for one in raw:
+            channel._put(queue.name, one)
+        with kombu.Consumer(channel, [queue], on_message=seen.append, accept=["json"]):
+            for _ in raw:
+                connection.drain_events(timeout=1)
+    return seen
+
+
+def frame(**changed: Any) -> dict[str, Any]:
+    return {**good(*CALLS[0], "an-id"), **changed}
+
+
+def test_frame_that_is_none_is_dropped_and_the_next_one_comes() -> None:
+    seen = delivered([], None, {}, frame(properties=None), frame(body=None), frame(body="abc"), frame())
+    assert [one.payload for one in seen] == [CALLS[0][1]]
+
+
+def test_packed_message_is_not_unpacked() -> None:
+    """A few bytes may become more than the machine has."""
+    packed = zlib.compress(b"[" + b" " * 10_000_000)
+    headers = {**frame()["headers"], "compression": "zlib"}
+    (one,) = delivered(frame(body=base64.b64encode(packed).decode(), headers=headers))
+    assert one.body == packed
+    channel: Any = object.__new__(guarded(kombu.Connection("amqp://h").get_transport_cls()).Connection.Channel)
+    raw = amqp.Message(packed, application_headers=headers, content_type="application/json")
+    raw.delivery_info = {"delivery_tag": 1}
+    assert channel.message_to_python(raw).body == packed
+
+
+def test_control_command_that_fails_on_its_data_leaves_the_worker_its_channel(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    drops: list[Fault] = []
+    monkeypatch.setattr("dlpipe.inbox.control.dropped", drops.append)
+    app: Any = make_app()
+    node = app.control.mailbox.Node("w1@h", state={}, handlers={})
+    for body in (None, [], {"method": "ping", "pattern": 5, "matcher": 5}, {"method": 5, "reply_to": 5}):
+        node.handle_message(body)
+    assert drops == [Fault.HANDLING] * 4
+    assert isinstance(app.clock, Clock)
 
 
 @pytest.mark.parametrize("value", ["x", None, [], -1, 2**62, 10**4299, 1.5])
