@@ -176,7 +176,7 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Said]:
 def send_by_name(fleet: Fleet, task: str, url: str) -> None:
     """As a process does that has nothing of dlpipe: the address is in the message itself."""
     code = "import json, sys\nfrom celery import Celery\nbroker, task, url = json.load(sys.stdin)\n"
-    code += "Celery(broker=broker).send_task(task, kwargs={'url': url}, queue='plan', ignore_result=True)"
+    code += "Celery(broker=broker).send_task(task, kwargs={'url': url}, queue='dlpipe.plan', ignore_result=True)"
     fleet.python(code, json.dumps([fleet.env["DLPIPE_BROKER_URL"], task, url]))
 
 
