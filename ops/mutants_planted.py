@@ -558,7 +558,7 @@ MUTANTS = (
     Mutant(
         "arguments-unchecked", "a task is called with what it does not take", "dlpipe/inbox/consumer.py",
         "    return messages.of_arguments(expected, args, kwargs)\n", "    return None\n",
-        ("tests/integration/test_rolling_upgrade.py", "-k", "argument"),
+        ("tests/unit/inbox/test_consumer.py",),
     ),
     Mutant(
         "dropped-but-kept", "a malformed message stays unacknowledged, and counts against the prefetch",
