@@ -16,7 +16,8 @@ _LATER = (
     "dlpipe.db.migrate", "dlpipe.defaults", "dlpipe.inbox.consumer", "dlpipe.inbox.control", "dlpipe.net.client",
     "dlpipe.net.flips", "dlpipe.net.limits", "dlpipe.net.line", "dlpipe.pipeline.reconcile", "dlpipe.pipeline.runner",
     "dlpipe.pipeline.torrent_files", "dlpipe.pipeline.torrent_sync", "dlpipe.pipeline.wishes", "dlpipe.sources.http",
-    "dlpipe.store", "dlpipe.wiring", "kombu.transport.redis", "rich.console", "rich.progress", "sqlalchemy.dialects.sqlite",
+    "dlpipe.store", "dlpipe.wiring", "kombu.transport.redis", "rich.console", "rich.progress",
+    "sqlalchemy.dialects.sqlite",
 )  # fmt: skip
 """What commands import when they need it. Not the Celery app, nor its tasks: they are made from settings."""
 
