@@ -536,7 +536,12 @@ MUTANTS = (
     ),
     Mutant(
         "callback-bare", "an event of another worker ends this one", "dlpipe/inbox/transport.py",
-        "callback=_surviving(callback)", "callback=callback", (_MALFORMED, "-k", "among and not s3"),
+        "        _surviving(super()._deliver)(message, queue)", "        super()._deliver(message, queue)",
+        (_TRANSPORT,),
+    ),
+    Mutant(
+        "callback-bare-of-rabbitmq", "the same, of RabbitMQ", "dlpipe/inbox/transport.py",
+        "callback=_surviving(callback)", "callback=callback", (_TRANSPORT,),
     ),
     Mutant(
         "message-unpacked", "a few bytes become more than the machine has", "dlpipe/inbox/transport.py",

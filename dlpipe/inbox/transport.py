@@ -26,20 +26,15 @@ BAD_DATA = (
     *(SerializationError, SerializerNotInstalled),
 )
 """How code fails on data of a kind that it does not expect. Others tell of the broker, the pool or the machine."""
-_Callback = Callable[[Any], Any]
-
-
-class _Channel:
-    """Commands and events are handled in the callback, on any broker; `Consumer` looks at messages for tasks."""
-
-    def basic_consume(self, *args: Any, callback: _Callback, **kwargs: Any) -> Any:
-        return super().basic_consume(*args, callback=_surviving(callback), **kwargs)  # type: ignore[misc]
+_Callback = Callable[..., Any]
 
 
 def _surviving(callback: _Callback) -> _Callback:
-    def deliver(message: Any) -> Any:
+    """Commands and events of other workers are handled in the callback; `Consumer` looks at messages for tasks."""
+
+    def deliver(*message: Any) -> Any:
         try:
-            return callback(message)
+            return callback(*message)
         except BAD_DATA:
             dropped(Fault.HANDLING)
             return None
@@ -47,7 +42,7 @@ def _surviving(callback: _Callback) -> _Callback:
     return deliver
 
 
-class _RedisChannel(_Channel):
+class _RedisChannel:
     def _brpop_read(self, **options: Any) -> Any:
         try:
             return super()._brpop_read(**options)  # type: ignore[misc]
@@ -75,13 +70,13 @@ class _VirtualTransport:
             return
         # A few bytes may unpack to more than the machine has. dlpipe packs nothing, so it is not unpacked: not JSON.
         (message.get("headers") or {}).pop("compression", None)
-        try:
-            super()._deliver(message, queue)  # type: ignore[misc]
-        except BAD_DATA:  # the body is no base64
-            dropped(Fault.BODY)
+        _surviving(super()._deliver)(message, queue)  # type: ignore[misc]
 
 
-class _AmqpChannel(_Channel):
+class _AmqpChannel:
+    def basic_consume(self, *args: Any, callback: _Callback, **kwargs: Any) -> Any:
+        return super().basic_consume(*args, callback=_surviving(callback), **kwargs)  # type: ignore[misc]
+
     def message_to_python(self, raw: Any) -> Any:
         headers = raw.properties.get("application_headers") or {}
         headers.pop("compression", None)  # as above
@@ -92,8 +87,8 @@ class _AmqpChannel(_Channel):
 def guarded(transport: Any) -> Any:
     """The transport with these layers on it."""
     if issubclass(transport, virtual.Transport):
-        layer = _RedisChannel if hasattr(transport.Channel, "_brpop_read") else _Channel
-        channel = type("Channel", (layer, transport.Channel), {})
+        layers = (_RedisChannel,) if hasattr(transport.Channel, "_brpop_read") else ()
+        channel = type("Channel", (*layers, transport.Channel), {})
         return type("Transport", (_VirtualTransport, transport), {"Channel": channel})
     if hasattr(transport, "Connection"):
         channel = type("Channel", (_AmqpChannel, transport.Connection.Channel), {})

@@ -29,9 +29,11 @@ def test_connection_to_any_broker_has_the_layers_once(url: str) -> None:
     assert issubclass(ours, plain)
     assert ours is guarded(plain)
     assert type(Connection(url).clone()) is Connection
-    channel: Any = ours.Channel if hasattr(ours, "Channel") else ours.Connection.Channel
-    assert issubclass(channel, transport._Channel)
-    assert issubclass(channel, transport._RedisChannel) is ("redis" in plain.__module__)
+    if "amqp" in url:
+        assert issubclass(ours.Connection.Channel, transport._AmqpChannel)
+    else:
+        assert issubclass(ours, transport._VirtualTransport)
+        assert issubclass(ours.Channel, transport._RedisChannel) is ("redis" in plain.__module__)
 
 
 def test_the_apps_connections_are_of_this_kind() -> None:
@@ -79,6 +81,15 @@ def frame(**changed: Any) -> dict[str, Any]:
 def test_frame_that_is_none_is_dropped_and_the_next_one_comes() -> None:
     seen = delivered([], None, {}, frame(properties=None), frame(body=None), frame(body="abc"), frame())
     assert [one.payload for one in seen] == [CALLS[0][1]]
+
+
+def test_callbacks_for_messages_of_rabbitmq_outlive_what_they_are_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    callbacks: list[Any] = []
+    monkeypatch.setattr(amqp.Channel, "basic_consume", lambda *_, callback, **__: callbacks.append(callback))
+    channel: Any = object.__new__(guarded(kombu.Connection("amqp://h").get_transport_cls()).Connection.Channel)
+    channel.basic_consume("queue", callback=lambda message: message["task"])
+    assert callbacks[0](5) is None
+    assert callbacks[0]({"task": "x"}) == "x"
 
 
 def test_packed_message_is_not_unpacked() -> None:
