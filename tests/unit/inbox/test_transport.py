@@ -74,6 +74,12 @@ def delivered(*raw: Any) -> list[Any]:
     return seen
 
 
+def of_rabbitmq() -> Any:
+    """A channel without a connection."""
+    transport: Any = Connection("amqp://h").get_transport_cls()
+    return object.__new__(transport.Connection.Channel)
+
+
 def frame(**changed: Any) -> dict[str, Any]:
     return {**good(*CALLS[0], "an-id"), **changed}
 
@@ -86,7 +92,7 @@ def test_frame_that_is_none_is_dropped_and_the_next_one_comes() -> None:
 def test_callbacks_for_messages_of_rabbitmq_outlive_what_they_are_given(monkeypatch: pytest.MonkeyPatch) -> None:
     callbacks: list[Any] = []
     monkeypatch.setattr(amqp.Channel, "basic_consume", lambda *_, callback, **__: callbacks.append(callback))
-    channel: Any = object.__new__(guarded(kombu.Connection("amqp://h").get_transport_cls()).Connection.Channel)
+    channel = of_rabbitmq()
     channel.basic_consume("queue", callback=lambda message: message["task"])
     assert callbacks[0](5) is None
     assert callbacks[0]({"task": "x"}) == "x"
@@ -97,7 +103,7 @@ def test_packed_message_is_not_unpacked() -> None:
     packed = zlib.compress(b"[" + b" " * 10_000_000)
     (one,) = delivered(frame(body=base64.b64encode(packed).decode(), headers={"compression": "zlib"}))
     assert one.body == packed
-    channel: Any = object.__new__(guarded(kombu.Connection("amqp://h").get_transport_cls()).Connection.Channel)
+    channel = of_rabbitmq()
     raw = amqp.Message(packed, application_headers={"compression": "zlib"}, content_type="application/json")
     raw.delivery_info = {"delivery_tag": 1}
     assert channel.message_to_python(raw).body == packed
@@ -110,7 +116,8 @@ def test_control_command_that_fails_on_its_data_leaves_the_worker_its_channel(
     monkeypatch.setattr("dlpipe.inbox.control.dropped", drops.append)
     app: Any = make_app()
     node = app.control.mailbox.Node("w1@h", state={}, handlers={})
-    for body in (None, [], {"method": "ping", "pattern": 5, "matcher": 5}, {"method": 5, "reply_to": 5}):
+    bodies: tuple[Any, ...] = (None, [], {"method": "ping", "pattern": 5, "matcher": 5}, {"method": 5, "reply_to": 5})
+    for body in bodies:
         node.handle_message(body)
     assert drops == [Fault.HANDLING] * 4
     assert isinstance(app.clock, Clock)
