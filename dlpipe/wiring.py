@@ -87,7 +87,6 @@ __all__ = [
     "single_flight",
     "stack",
     "standing",
-    "telemetry",
     "torrents",
     "trash",
 ]
@@ -609,9 +608,6 @@ def dress_lines(logger: logging.Logger, tasks: Collection[str]) -> None:
         spoken = logging.getLogger(name)
         if not any(isinstance(one, lines.Unless) for one in spoken.filters):
             spoken.addFilter(lines.Unless(tasks))
-    refused = logging.getLogger("celery.worker.consumer.consumer")
-    if not refused.filters:
-        refused.addFilter(lines.WithoutBody())
     # All that it has to say, at the level DEBUG, is what is in each message.
     logging.getLogger("celery.pool").setLevel(logging.INFO)
 

@@ -17,9 +17,6 @@ from dlpipe.core import about
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]")
 
-_BODY = re.compile(r"The full contents of the message body was| \[type:%r encoding:%r headers:%s\]")
-"""Where Celery's lines about such messages begin to repeat them."""
-
 
 def escaped(text: str) -> str:
     """Line breaks and tabs of a traceback stay; what could move a cursor or hide a line does not."""
@@ -87,14 +84,3 @@ class Unless(logging.Filter):
         task = getattr(record, "data", None)
         named = isinstance(task, Mapping) and task.get("name") in self._tasks
         return record.levelno > logging.INFO or not named
-
-
-class WithoutBody(logging.Filter):
-    """Keeps back what was in a message that nobody understood: it can be a request to plan, whose address is signed."""
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        if isinstance(record.msg, str) and isinstance(record.args, tuple):
-            told = _BODY.split(record.msg, maxsplit=1)[0]
-            if told != record.msg:
-                record.msg, record.args = f"{told.rstrip()} (its body is not shown)", record.args[: told.count("%")]
-        return True
