@@ -31,8 +31,8 @@ def test_workers_live_on_and_do_good_messages_among_malformed_ones(fleet: Fleet,
     assert report.violations == []
     assert report.done == report.good > 0
     dropped = {name: count for name, count in report.dropped.items() if name in {*Fault}}
-    assert len(dropped) >= 5, dropped
-    assert sum(dropped.values()) > CASES / 2, dropped
+    assert set(dropped) >= {Fault.BODY, Fault.CONTENT, Fault.HEADERS, Fault.HANDLING}, dropped
+    assert sum(dropped.values()) > CASES / 4, dropped
 
 
 def test_a_malformed_message_is_logged_once_for_its_kind_and_never_shown(fleet: Fleet) -> None:
