@@ -64,9 +64,10 @@ class InRabbit:
         self._connection, self._channel = connection, connection.channel()
 
     def _again(self) -> None:
-        """RabbitMQ ends the connection on what it cannot read itself, as a header that is not a number."""
-        self._connection.collect()
-        self._channel = self._connection.channel()
+        """RabbitMQ ends the connection on what it cannot read itself."""
+        if self._channel.connection is None or not self._connection.connected:
+            self._connection.collect()
+            self._channel = self._connection.channel()
 
     def send(self, queue: str, message: Forged) -> None:
         self._put(message, exchange="", routing_key=f"{queue}.quorum")
@@ -87,6 +88,7 @@ class InRabbit:
     def _publish(self, body: bytes, frame: dict[str, Any], properties: dict[str, Any], to: dict[str, str]) -> None:
         from amqp.basic_message import Message
 
+        json.dumps(frame.get("headers"), allow_nan=False)  # RabbitMQ ends the connection on NaN
         made: Any = Message(
             body,
             application_headers=frame.get("headers"),
