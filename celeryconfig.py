@@ -33,5 +33,6 @@ A worker without `-Q` takes from every queue in `task_queues`. How often dlpipe'
 
 Leave as they are: `task_serializer` and `accept_content` (messages are JSON, nothing else is read), `task_acks_late`
 and `task_reject_on_worker_lost`, `result_backend` (results are in the ledger), `broker_transport_options` (see
-docs/adr/0004), and the queues of the six stages: lost messages are found by looking at the length of `net` and `disk`.
+docs/adr/0004), `worker_consumer` and `task_compression` (see docs/adr/0045), and the queues of the six stages: lost
+messages are found by looking at the length of `net` and `disk`, as routes and `-Q` call them (`broker.queue_prefix`).
 """

@@ -23,6 +23,7 @@ from dlpipe.copies import Copies
 from dlpipe.core import flow
 from dlpipe.core.errors import BrokerUnavailable, DlpipeError, Misconfigured
 from dlpipe.core.ports import Hint, Queued
+from dlpipe.inbox.clock import Clock
 
 OVERLAY_ENV = "CELERY_CONFIG_MODULE"
 OVERLAY = "celeryconfig"
@@ -67,7 +68,14 @@ def _celerys_path() -> Iterator[None]:
 def make_app() -> Celery:
     # Flower listens on all interfaces unless told; here it is told, before it reads its environment.
     os.environ.setdefault("FLOWER_ADDRESS", "127.0.0.1")
-    made = Celery("dlpipe", include=["dlpipe.tasks"], set_as_current=False)
+    made = Celery(
+        "dlpipe",
+        amqp="dlpipe.inbox.transport:Amqp",
+        control="dlpipe.inbox.control:Control",
+        include=["dlpipe.tasks"],
+        set_as_current=False,
+    )
+    vars(made)["clock"] = Clock()
     made.config_from_object({**defaults.config(wiring.settings()), **_overlay()})
     return made
 
@@ -130,11 +138,12 @@ class CeleryPublisher:
         return {"queue": self.node_queue(row.queue, node)} if node and row.staged else {}
 
     def node_queue(self, kind: flow.Queue, node: str) -> str:
-        """Its name in routes, once it is known how to declare it: Celery would make up another kind of queue."""
-        binding, queues = defaults.node_queue(kind, node, wiring.settings()), self._app.amqp.queues
-        if binding.name not in queues:
-            queues.add(binding)
-        return str(binding.name)
+        """Its name at the broker, once it is known how to declare it: Celery would make up another kind of queue."""
+        bindings, queues = defaults.node_queues(kind, node, wiring.settings()), self._app.amqp.queues
+        for binding in bindings:
+            if binding.name not in queues:
+                queues.add(binding)
+        return str(bindings[0].name)
 
     def send(self, task: str, job_ids: Sequence[str]) -> None:
         """One message per job; the queue is that of the task's route."""
@@ -176,8 +185,7 @@ class CeleryPublisher:
         """Where messages of which stages wait, also when the deployment has given them other queues."""
         found: dict[str, frozenset[str]] = {}
         for row in flow.STAGES:
-            queue = self._app.amqp.router.route({}, f"dlpipe.{row.name}")["queue"]
-            name = str(getattr(queue, "name", queue))
+            name = defaults.short_name(self._app.amqp.router.route({}, f"dlpipe.{row.name}")["queue"])
             found[name] = found.get(name, frozenset()) | {row.name}
         return found
 
@@ -186,7 +194,8 @@ class CeleryPublisher:
         for node in nodes:
             for kind in flow.NODE_QUEUES:
                 staged = frozenset(row.name for row in flow.STAGES if row.staged and row.queue is kind)
-                queues[self.node_queue(kind, node)] = (staged, node)
+                self.node_queue(kind, node)
+                queues[flow.node_queue(kind, node)] = (staged, node)
         found = self._depths(queues)
         if found is None:
             return None
@@ -195,26 +204,29 @@ class CeleryPublisher:
     def depths(self) -> Mapping[str, int]:
         """How many messages wait in each queue that stages, or this app's configuration, know of.
 
-        By the names of `-Q` and of the alerts, whatever the broker calls them.
+        By the short names, those of `-Q` and of the alerts, whatever the broker calls them.
         """
         try:
             self._answers()
         except _REFUSALS as error:
             raise _unavailable(error) from error
         queues: Mapping[str, Any] = self._app.amqp.queues
-        known = {str(name): str(queue.alias or name) for name, queue in queues.items()}
-        found = self._depths({*self._queues(), *known})
+        found = self._depths({*self._queues(), *map(defaults.short_name, queues.values())})
         if found is None:
             raise BrokerUnavailable("the broker did not answer")
-        return {known.get(queue, queue): count for queue, count in found.items()}
+        return found
 
-    def _depths(self, queues: Collection[str]) -> dict[str, int] | None:
+    def _depths(self, short_names: Collection[str]) -> dict[str, int] | None:
+        """Of each, together with its queue of the release before: a message in either is one that is not lost."""
+        queues: Any = self._app.amqp.queues
+        names = {short: [queue.name for queue in defaults.called(queues, short)] for short in short_names}
         gone: tuple[type[BaseException], ...] = (OperationalError, OSError)
         try:
             with self._app.pool.acquire(block=True, timeout=10) as acquired:
                 connection: Any = acquired
                 gone = (*gone, *connection.connection_errors, *connection.channel_errors)
-                return _lengths(connection, queues)
+                found = _lengths(connection, [name for several in names.values() for name in several])
+                return {short: sum(found[name] for name in several) for short, several in names.items()}
         except gone:
             return None
 

@@ -6,6 +6,7 @@ Shipped inside the package: without it a worker run from a wheel would silently 
 from __future__ import annotations
 
 import ssl
+from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -24,12 +25,17 @@ CONSUMER_TIMEOUT_MS = 24 * 3600 * 1000
 take. It heeds this from 3.12 on. A fixed number: were it to follow a setting, the queues' names would have to as well.
 """
 
+_QUORUM = ".quorum"
+
 
 def config(settings: Settings) -> dict[str, Any]:
     return {
         "broker_url": settings.broker_uri,
         "broker_connection_retry_on_startup": True,
         "broker_connection_max_retries": None,
+        # Of Redis: a key of another type under a queue's name, or a command that is not allowed any more. RabbitMQ's
+        # tell of queues that are declared otherwise, and a worker that cannot take from them says so by ending.
+        "broker_channel_error_retry": not _is_amqp(settings),
         **(_of_rabbitmq(settings) if _is_amqp(settings) else {"broker_transport_options": _of_redis(settings)}),
         "task_serializer": "json",
         "accept_content": ["json"],
@@ -38,6 +44,7 @@ def config(settings: Settings) -> dict[str, Any]:
         "task_track_started": False,
         "task_acks_late": True,
         "task_reject_on_worker_lost": True,
+        "worker_consumer": "dlpipe.inbox.consumer:Consumer",
         "worker_prefetch_multiplier": 1,
         "worker_cancel_long_running_tasks_on_connection_loss": False,
         "worker_send_task_events": False,
@@ -45,7 +52,9 @@ def config(settings: Settings) -> dict[str, Any]:
         "enable_utc": True,
         "timezone": "UTC",
         "task_default_queue": Queue.NET.value,
-        "task_queues": [*(_queue(queue.value, settings) for queue in Queue), *_own_queues(settings)],
+        "task_default_exchange": f"{settings.broker.queue_prefix}{Queue.NET.value}",
+        "control_exchange": f"{settings.broker.queue_prefix}control",
+        "task_queues": [*(one for kind in Queue for one in _queues(kind.value, settings)), *_own_queues(settings)],
         "task_routes": {
             **{f"dlpipe.{row.name}": {"queue": row.queue.value} for row in flow.STAGES},
             "dlpipe.plan": {"queue": Queue.PLAN.value},
@@ -101,25 +110,45 @@ def _of_rabbitmq(settings: Settings) -> dict[str, Any]:
     return found
 
 
-def _queue(name: str, settings: Settings) -> Binding:
-    """What is called `name` in routes and by `-Q`.
+def _queues(short: str, settings: Settings) -> list[Binding]:
+    """What is called by this short name in routes and by `-Q`; then that of the release before, which had no prefix.
 
-    RabbitMQ refuses to declare a queue again with other arguments, so a queue of another kind has another name.
+    Only the first is sent to. The second is taken from until nothing can be left in it.
     """
+    now = _queue(f"{settings.broker.queue_prefix}{short}", settings, short)
+    before = _queue(short, settings)
+    return [now] if now.name == before.name or not settings.broker.old_queues else [now, before]
+
+
+def _queue(name: str, settings: Settings, alias: str | None = None) -> Binding:
+    """RabbitMQ refuses to declare a queue again with other arguments, so a queue of another kind has another name."""
     if not (settings.broker.quorum and _is_amqp(settings)):
-        return Binding(name, routing_key=name)
+        return Binding(name, alias=alias, routing_key=name)
     arguments = {"x-queue-type": "quorum", "x-consumer-timeout": CONSUMER_TIMEOUT_MS}
-    return Binding(f"{name}.quorum", alias=name, routing_key=f"{name}.quorum", queue_arguments=arguments)
+    name = f"{name}{_QUORUM}"
+    return Binding(name, alias=alias, routing_key=name, queue_arguments=arguments)
 
 
-def node_queue(kind: Queue, node: str, settings: Settings) -> Binding:
-    """The queue of that kind from which only this node takes."""
-    return _queue(flow.node_queue(kind, node), settings)
+def short_name(queue: Any) -> str:
+    """Without prefix and kind: one name for a queue and for the one that it replaces."""
+    return queue if isinstance(queue, str) else str(queue.alias or queue.name.removesuffix(_QUORUM))
+
+
+def called(queues: Mapping[str, Binding], name: str) -> list[Binding]:
+    """Of those that an app knows: the queues that a name means, which may be short or that at the broker."""
+    by_name = {**{key.removesuffix(_QUORUM): one for key, one in queues.items()}, **queues}
+    short = short_name(by_name[name]) if name in by_name else name
+    return [one for one in queues.values() if short_name(one) == short] or [queues[name]]
+
+
+def node_queues(kind: Queue, node: str, settings: Settings) -> list[Binding]:
+    """The queue of that kind from which only this node takes, and that of the release before."""
+    return _queues(flow.node_queue(kind, node), settings)
 
 
 def _own_queues(settings: Settings) -> list[Binding]:
     own = settings.own_node
-    return [node_queue(kind, own, settings) for kind in flow.NODE_QUEUES] if own else []
+    return [one for kind in flow.NODE_QUEUES for one in node_queues(kind, own, settings)] if own else []
 
 
 def _torrents(settings: Settings) -> dict[str, Any]:

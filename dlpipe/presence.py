@@ -15,6 +15,7 @@ from celery import Celery, bootsteps
 
 from dlpipe.core.errors import DlpipeError
 from dlpipe.core.flow import NODE_QUEUES, Queue, node_queue
+from dlpipe.defaults import called
 
 log = logging.getLogger(__name__)
 
@@ -107,10 +108,16 @@ class _Present(threading.Thread):
         """New jobs come from the queue for all nodes; the node's own brings what is here already."""
         log.warning("this node is drained: it takes no new jobs")
         self._consumer.app.amqp.queues.deselect([self._shared.name])
-        self._consumer.task_consumer.cancel_by_queue(self._shared.name)
+        for queue in self._all_shared():
+            self._consumer.task_consumer.cancel_by_queue(queue.name)
 
     def _take(self) -> None:
         log.warning("this node takes new jobs again")
-        self._consumer.app.amqp.queues.select_add(self._shared)
-        self._consumer.task_consumer.add_queue(self._shared)
+        for queue in self._all_shared():
+            self._consumer.app.amqp.queues.select_add(queue)
+            self._consumer.task_consumer.add_queue(queue)
         self._consumer.task_consumer.consume()
+
+    def _all_shared(self) -> list[Any]:
+        """With that of the release before."""
+        return called(self._consumer.app.amqp.queues, Queue.NET.value)

@@ -300,8 +300,10 @@ class Metrics(_Section):
 
 
 class Broker(_Section):
-    """`quorum` and `ca_file` are for RabbitMQ."""
+    """`quorum` and `ca_file` are for RabbitMQ. `old_queues`: take also from those of the release before the prefix."""
 
+    queue_prefix: str = Field("dlpipe.", pattern=r"^[A-Za-z0-9._-]{0,64}$")
+    old_queues: bool = True
     ack_emulation: bool = False
     quorum: bool = True
     ca_file: Path | None = None

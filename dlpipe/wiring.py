@@ -32,7 +32,7 @@ from dlpipe.core.flow import Queue
 from dlpipe.core.layout import Equal
 from dlpipe.core.model import Scope
 from dlpipe.core.nodes import NodePolicy
-from dlpipe.core.ports import BlobStore, Publisher, Staging, TorrentClient
+from dlpipe.core.ports import BlobStore, Publisher, Staging, Telemetry, TorrentClient
 from dlpipe.core.quota import QuotaPolicy
 from dlpipe.core.resume import ResumePolicy
 from dlpipe.core.retries import RetryPolicy
@@ -153,7 +153,7 @@ def _build(chosen: Settings, publisher: Publisher) -> Deps:
         policy=policy(chosen),
         forbidden=lambda host, port: guard.forbidden(host, port, net),
         sniffs=lambda host: hosts.of(host).sniff,
-        telemetry=_counting[0] if _counting else Silent(),
+        telemetry=telemetry(),
     )
 
 
@@ -582,6 +582,10 @@ def count_here() -> None:
         _counting.append(Tally(Board()))
 
 
+def telemetry() -> Telemetry:
+    return _counting[0] if _counting else Silent()
+
+
 def show_metrics(depths: Callable[[], Mapping[str, int]]) -> None:
     """Serve the page, once the first children are there: they need not know of its socket."""
     chosen = settings().metrics
@@ -617,9 +621,6 @@ def dress_lines(logger: logging.Logger, tasks: Collection[str]) -> None:
         spoken = logging.getLogger(name)
         if not any(isinstance(one, lines.Unless) for one in spoken.filters):
             spoken.addFilter(lines.Unless(tasks))
-    refused = logging.getLogger("celery.worker.consumer.consumer")
-    if not refused.filters:
-        refused.addFilter(lines.WithoutBody())
     # All that it has to say, at the level DEBUG, is what is in each message.
     logging.getLogger("celery.pool").setLevel(logging.INFO)
 

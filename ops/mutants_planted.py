@@ -27,6 +27,8 @@ _CLAIMED = "tests/contract/test_staging.py"
 _IN_HAND = "tests/unit/pipeline/test_in_hand.py"
 _WISHES = "dlpipe/db/wishes.py"
 _FOREIGN = "tests/contract/test_foreign_tenants.py"
+_TRANSPORT = "tests/unit/inbox/test_transport.py"
+_MALFORMED = "tests/integration/test_malformed_messages.py"
 
 PLANTED = (
     # ── fence and lease ──
@@ -603,6 +605,79 @@ PLANTED = (
         "window-ignored", "more is in flight than the window allows", "dlpipe/db/due.py",
         "self._room = 0 if others else min(limit, window - self._hosts.total())", "self._room = limit",
         ("tests/contract/test_dispatch.py",),
+    ),
+    # ── messages ──
+    Mutant(
+        "frame-unchecked", "kombu is handed a frame that it cannot read", "dlpipe/inbox/transport.py",
+        "        fault = of_envelope(message)\n", "        fault = None\n", (_TRANSPORT,),
+    ),
+    Mutant(
+        "noise-in-a-queue", "a text that is no JSON ends the worker", "dlpipe/inbox/transport.py",
+        "            return super()._brpop_read(**options)  # type: ignore[misc]\n        except BAD_DATA:",
+        "            return super()._brpop_read(**options)  # type: ignore[misc]\n        except ZeroDivisionError:",
+        (_MALFORMED, "-k", "among and not s3"),
+    ),
+    Mutant(
+        "noise-for-all", "a text that is no JSON, published to all workers, ends them", "dlpipe/inbox/transport.py",
+        "                loads(found[\"data\"])\n            except BAD_DATA:",
+        "                loads(found[\"data\"])\n            except ZeroDivisionError:",
+        (_MALFORMED, "-k", "among and not s3"),
+    ),
+    Mutant(
+        "callback-bare", "an event of another worker ends this one", "dlpipe/inbox/transport.py",
+        "        _surviving(super()._deliver)(message, queue)", "        super()._deliver(message, queue)",
+        (_TRANSPORT,),
+    ),
+    Mutant(
+        "callback-bare-of-rabbitmq", "the same, of RabbitMQ", "dlpipe/inbox/transport.py",
+        "callback=_surviving(callback)", "callback=callback", (_TRANSPORT,),
+    ),
+    Mutant(
+        "message-unpacked", "a few bytes become more than the machine has", "dlpipe/inbox/transport.py",
+        "        (message.get(\"headers\") or {}).pop(\"compression\", None)\n", "", (_TRANSPORT,),
+    ),
+    Mutant(
+        "message-unpacked-of-rabbitmq", "the same, of RabbitMQ", "dlpipe/inbox/transport.py",
+        "        headers.pop(\"compression\", None)  # as above\n", "", (_TRANSPORT,),
+    ),
+    Mutant(
+        "clock-of-anybody", "a command sets a number that can never be sent again", "dlpipe/inbox/clock.py",
+        "other if fits else 0", "other", (_TRANSPORT,),
+    ),
+    Mutant(
+        "message-unchecked", "Celery is handed a message of any shape", "dlpipe/inbox/consumer.py",
+        "                fault = _fault(message, takes)\n", "                fault = None\n",
+        (_MALFORMED, "-k", "among and not s3 or logged"),
+    ),
+    Mutant(
+        "arguments-unchecked", "a task is called with what it does not take", "dlpipe/inbox/consumer.py",
+        "    return messages.of_arguments(expected, args, kwargs)\n", "    return None\n",
+        ("tests/unit/inbox/test_consumer.py",),
+    ),
+    Mutant(
+        "dropped-but-kept", "a malformed message stays unacknowledged, and counts against the prefetch",
+        "dlpipe/inbox/consumer.py",
+        "            message.ack_log_error(log, consumer.connection_errors)\n", "            pass\n",
+        ("tests/unit/inbox/test_consumer.py",),
+    ),
+    Mutant(
+        "depth-unbounded", "what is nested too far to be pickled goes to a child", "dlpipe/core/messages.py",
+        "            return False\n    return True\n", "            return False\n    return False\n",
+        ("tests/unit/core/test_messages.py",),
+    ),
+    Mutant(
+        "logged-each", "each malformed message is a line", "dlpipe/inbox/drops.py",
+        "now < self._said_at[fault] + LINE_EVERY_S", "False", ("tests/unit/inbox/test_drops.py",),
+    ),
+    Mutant(
+        "old-queue-left", "what the release before sent is never taken", "dlpipe/inbox/queues.py",
+        "for name in list(names) for queue in called(self, name)}",
+        "for name in list(names) for queue in called(self, name)[:1]}", ("tests/unit/inbox/test_queues.py",),
+    ),
+    Mutant(
+        "old-queue-uncounted", "what the release before sent counts as lost", "dlpipe/celery.py",
+        "for queue in defaults.called(queues, short)]", "for queue in defaults.called(queues, short)[:1]]",
+        ("tests/unit/inbox/test_queues.py",),
     ),
     # ── tenants ──
     Mutant(

@@ -13,10 +13,11 @@ _LATER = (
     "celery.app.amqp", "celery.app.builtins", "celery.app.control", "celery.app.log", "celery.app.task",
     "celery.backends.base", "celery.canvas", "celery.concurrency", "celery.events.receiver", "celery.fixups.django",
     "celery.loaders.app", "celery.result", "celery.worker.control", "dlpipe.cli.planning", "dlpipe.cli.progress",
-    "dlpipe.db.migrate", "dlpipe.defaults", "dlpipe.net.client", "dlpipe.net.flips", "dlpipe.net.limits",
-    "dlpipe.net.line", "dlpipe.pipeline.reconcile", "dlpipe.pipeline.runner", "dlpipe.pipeline.torrent_files",
-    "dlpipe.pipeline.torrent_sync", "dlpipe.pipeline.wishes", "dlpipe.sources.http", "dlpipe.store", "dlpipe.wiring",
-    "kombu.transport.redis", "rich.console", "rich.progress", "sqlalchemy.dialects.sqlite",
+    "dlpipe.db.migrate", "dlpipe.defaults", "dlpipe.inbox.consumer", "dlpipe.inbox.control", "dlpipe.net.client",
+    "dlpipe.net.flips", "dlpipe.net.limits", "dlpipe.net.line", "dlpipe.pipeline.reconcile", "dlpipe.pipeline.runner",
+    "dlpipe.pipeline.torrent_files", "dlpipe.pipeline.torrent_sync", "dlpipe.pipeline.wishes", "dlpipe.sources.http",
+    "dlpipe.store", "dlpipe.wiring", "kombu.transport.redis", "rich.console", "rich.progress",
+    "sqlalchemy.dialects.sqlite",
 )  # fmt: skip
 """What commands import when they need it. Not the Celery app, nor its tasks: they are made from settings."""
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import copy
 import json
 import logging
-import re
 from collections.abc import Collection, Mapping
 from datetime import UTC, datetime
 from typing import Any
@@ -20,9 +19,6 @@ from dlpipe.core.escape import escape
 _LAID_OUT = "\n\t"
 """Line breaks and tabs of a traceback stay; what could move a cursor or hide a line does not."""
 _SET_IN = "    "
-
-_BODY = re.compile(r"The full contents of the message body was| \[type:%r encoding:%r headers:%s\]")
-"""Where Celery's lines about such messages begin to repeat them."""
 
 
 def fields_of(record: logging.LogRecord) -> dict[str, Any]:
@@ -91,14 +87,3 @@ class Unless(logging.Filter):
         task = getattr(record, "data", None)
         named = isinstance(task, Mapping) and task.get("name") in self._tasks
         return record.levelno > logging.INFO or not named
-
-
-class WithoutBody(logging.Filter):
-    """Keeps back what was in a message that nobody understood: it can be a request to plan, whose address is signed."""
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        if isinstance(record.msg, str) and isinstance(record.args, tuple):
-            told = _BODY.split(record.msg, maxsplit=1)[0]
-            if told != record.msg:
-                record.msg, record.args = f"{told.rstrip()} (its body is not shown)", record.args[: told.count("%")]
-        return True

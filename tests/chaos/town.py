@@ -58,7 +58,7 @@ summary = plan_many(map(json.loads, sys.stdin))
 print(json.dumps({"created": summary.created, "known": summary.known, "skipped": summary.skipped,
                   "failed": summary.failed, "refused": summary.refused_count}))
 """
-QUEUES = ("net", "disk")
+QUEUES = ("dlpipe.net", "dlpipe.disk")
 _ROUND = re.compile(r"dlpipe\.reconcile\[[^]]*\] succeeded in [0-9.]+s: '(?!another one)")
 
 

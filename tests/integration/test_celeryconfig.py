@@ -34,10 +34,9 @@ from dlpipe import app
 names = "worker_concurrency worker_max_tasks_per_child worker_send_task_events broker_pool_limit task_acks_late"
 route = app.amqp.router.route({}, "my_company.nightly")["queue"].name
 stage = app.amqp.router.route({}, "dlpipe.finalize")["queue"]
-def known(queue):  # by the name of -Q, whatever the broker calls it
-    return queue.alias or queue.name
+from dlpipe.defaults import short_name as known  # the name of -Q, whatever the broker calls it
 print(json.dumps({**{name: app.conf[name] for name in names.split()}, "ours": route, "finalize": known(stage),
-    "schedule": sorted(app.conf.beat_schedule), "queues": sorted(map(known, app.conf.task_queues))}))
+    "schedule": sorted(app.conf.beat_schedule), "queues": sorted(set(map(known, app.conf.task_queues)))}))
 """
 
 

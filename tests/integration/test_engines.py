@@ -127,7 +127,7 @@ def test_postgres_and_a_broker_bear_duplicates_failures_kills_and_restarts(
         if kind == "rabbitmq":
             queues = request.getfixturevalue("rabbit").ctl("list_queues", "name", "type", "--no-table-headers")
             found = dict(line.split("\t") for line in queues.splitlines() if line.strip())
-            assert {name: found[f"{name}.quorum"] for name in ("net", "disk", "beat")} == dict.fromkeys(
+            assert {name: found[f"dlpipe.{name}.quorum"] for name in ("net", "disk", "beat")} == dict.fromkeys(
                 ("net", "disk", "beat"), "quorum"
             )
             assert "net" not in found

@@ -304,8 +304,8 @@ def test_nodes_are_drained_and_taken_back(
             if kind == "rabbitmq":
                 listed = request.getfixturevalue("rabbit").ctl("list_queues", "name", "type", "--no-table-headers")
                 found = dict(line.split("\t") for line in listed.splitlines() if line.strip())
-                assert {name: of for name, of in found.items() if name.startswith("node.")} == {
-                    f"node.{queue}.{node}.quorum": "quorum" for queue in ("net", "disk") for node in ("a", "b")
+                assert {name: of for name, of in found.items() if name.startswith("dlpipe.node.")} == {
+                    f"dlpipe.node.{queue}.{node}.quorum": "quorum" for queue in ("net", "disk") for node in ("a", "b")
                 }
             del nodes.workers["b"]
             shutil.rmtree(nodes.root / ".staging" / "@b", ignore_errors=True)

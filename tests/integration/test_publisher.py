@@ -79,11 +79,11 @@ def test_each_hint_is_the_chain_that_celery_would_send(broker: Valkey, sender: C
             sender.signature(f"dlpipe.{row.name}", args=(hint.job_id, hint.run), immutable=True) for row in hint.stages
         ]
         chain(*steps, app=sender).apply_async()
-    expected = [messages(broker, queue) for queue in ("net", "disk")]
+    expected = [messages(broker, queue) for queue in ("dlpipe.net", "dlpipe.disk")]
     with broker.client() as client:
         client.flushall()
     CeleryPublisher(sender).publish(hints)
-    assert [messages(broker, queue) for queue in ("net", "disk")] == expected
+    assert [messages(broker, queue) for queue in ("dlpipe.net", "dlpipe.disk")] == expected
     assert sum(map(len, expected)) == JOBS
 
 

@@ -71,7 +71,7 @@ class Place:
         """As the server counts them for who asks it directly."""
         with Connection(f"{self.server.url.rstrip('/')}/{quote(self.room, safe='')}") as connection:
             channel: Any = connection.default_channel
-            return int(channel.queue_declare("net.quorum", passive=True).message_count)
+            return int(channel.queue_declare("dlpipe.net.quorum", passive=True).message_count)
 
     def assert_nothing_counts_as_sent(self) -> None:
         assert self.published() == 0
@@ -158,20 +158,20 @@ def test_a_queue_of_that_name_and_another_kind_is_told_as_such_and_counts_none_a
     """Somebody else's, or one that was made by hand: the server lets nobody declare it in another way."""
     with Connection(f"{place.server.url.rstrip('/')}/{quote(place.room, safe='')}") as connection:
         channel: Any = connection.default_channel
-        channel.queue_declare("net.quorum", durable=True, auto_delete=False)
+        channel.queue_declare("dlpipe.net.quorum", durable=True, auto_delete=False)
         with pytest.raises(BrokerUnavailable, match="of another kind") as refused:
             dispatch(place.world.deps)
-        assert "net.quorum" in str(refused.value)
+        assert "dlpipe.net.quorum" in str(refused.value)
         assert "sesame" not in f"{refused.value}{refused.value.hint}"
         place.assert_nothing_counts_as_sent()
-        channel.queue_delete("net.quorum")
+        channel.queue_delete("dlpipe.net.quorum")
     place.assert_all_is_sent()
 
 
 def test_what_the_server_has_forgotten_is_sent_again(place: Place) -> None:
     """Confirmed or not: a queue that was made right before a kill -9 came back empty with RabbitMQ 3.10."""
     place.assert_all_is_sent()
-    place.server.ctl("purge_queue", "net.quorum", "--vhost", place.room)
+    place.server.ctl("purge_queue", "dlpipe.net.quorum", "--vhost", place.room)
     wait_until(lambda: place.messages() == 0, "them to be forgotten", 30)
     for row in place.world.sql("SELECT job_id FROM artifact_jobs"):
         place.world.age(row.job_id)

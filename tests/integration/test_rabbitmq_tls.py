@@ -67,7 +67,7 @@ def test_workers_and_planners_use_it_where_the_certificate_is_right(
         fleet.assert_each_once({**bodies, **again})
         listed = rabbit.ctl("list_queues", "name", "type", "durable", "--no-table-headers").splitlines()
         found = {name: (kind, durable) for name, kind, durable in (line.split("\t") for line in listed if line.strip())}
-        assert {found[f"{name}.quorum"] for name in ("net", "disk", "beat", "plan")} == {("quorum", "true")}
+        assert {found[f"dlpipe.{name}.quorum"] for name in ("net", "disk", "beat", "plan")} == {("quorum", "true")}
         said = "".join(process.log.read_text() for process in fleet.processes)
     assert "sesame" not in said
 

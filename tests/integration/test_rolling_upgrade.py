@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from dlpipe.core import flow
+from dlpipe.core.messages import Fault
 from dlpipe.db import SqlDatabase
 from dlpipe.db.schema import SCHEMA_VERSION
 from tests.fleet import QUICK, Fleet, Process
@@ -192,9 +193,18 @@ def sign(name, **more):
 {what}.apply_async()
 """
 STRANGE = {
-    "a stage that it does not know": 'chain(sign("head"), sign("weigh"), sign("resume_decide"))',
-    "a first stage that it does not know": 'chain(sign("weigh").set(queue="net"), sign("head"))',
-    "an argument that it does not know": 'chain(sign("head"), sign("resume_decide", weight=3), sign("stream"))',
+    "a stage that it does not know": (
+        'chain(sign("head"), sign("weigh"), sign("resume_decide"))',
+        Fault.TASK,
+    ),
+    "a first stage that it does not know": (
+        'chain(sign("weigh").set(queue="net"), sign("head"))',
+        Fault.TASK,
+    ),
+    "an argument that it does not know": (
+        'chain(sign("head"), sign("resume_decide", weight=3), sign("stream"))',
+        Fault.ARGUMENTS,
+    ),
 }
 
 
@@ -205,10 +215,10 @@ def test_a_message_that_is_not_understood_loses_nothing(what: str, town: Fleet, 
     (url,) = bodies
     town.plan([url])
     with town.broker.client() as client:
-        assert client.delete("net") == 1  # in the place of its message comes another one
-    town.python(SEND.format(job=str(town.job(url).job_id), what=STRANGE[what]))
+        assert client.delete("dlpipe.net") == 1  # in the place of its message comes another one
+    town.python(SEND.format(job=str(town.job(url).job_id), what=STRANGE[what][0]))
     worker = town.worker("w1")
-    town.until(lambda: worker.says("weigh"), "the worker to stumble", worker)
+    town.until(lambda: worker.says(STRANGE[what][1]), "the worker to drop it", worker)
     town.beat()
     town.until(town.done, "the job to end", worker)
     town.assert_each_once(bodies)

@@ -70,14 +70,14 @@ def test_a_step_whose_queue_is_not_taken_from_ends_it(
 
 
 def test_the_queues_of_rabbitmq_are_known_by_the_names_that_they_have_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever says `-Q net` there takes from net.quorum; the step says nothing of that."""
+    """Whoever says `-Q net` there takes from dlpipe.net.quorum; the step says nothing of that."""
     app = worker(monkeypatch, broker_url="amqp://rabbit.example")
-    names = [queue.name for queue in app.amqp.queues.values() if queue.name.startswith("net")]
+    names = [queue.name for queue in app.amqp.queues.values() if queue.name.startswith("dlpipe.net")]
     app.amqp.queues.select(names)
     assert hand.further(app, steps(app), JOB, 1) == ["resume_decide", "stream"]
 
 
-@pytest.mark.parametrize("names", [("net", "disk"), ("net.quorum", "disk.quorum"), ()], ids=str)
+@pytest.mark.parametrize("names", [("net", "disk"), ("dlpipe.net.quorum", "dlpipe.disk.quorum"), ()], ids=str)
 def test_the_queues_of_rabbitmq_are_known_however_the_worker_was_told_of_them(
     monkeypatch: pytest.MonkeyPatch, names: tuple[str, ...]
 ) -> None:

@@ -11,6 +11,7 @@ from celery import Celery
 from dlpipe import defaults, wiring
 from dlpipe.celery import CeleryPublisher
 from dlpipe.core.flow import STAGES, Queue
+from dlpipe.inbox.transport import Amqp
 from dlpipe.settings import Settings, load
 
 
@@ -19,7 +20,7 @@ def publisher(monkeypatch: pytest.MonkeyPatch, broker: str) -> tuple[Celery, Cel
         {"node": "a", "store": {"staging": "node"}, "broker_url": broker, "redis_url": "redis://redis.example"}
     )
     monkeypatch.setattr(wiring, "settings", lambda: settings)
-    app = Celery("queues", set_as_current=False)
+    app = Celery("queues", amqp=Amqp, set_as_current=False)
     app.config_from_object(defaults.config(settings))
     return app, CeleryPublisher(app)
 
@@ -41,10 +42,10 @@ def test_what_works_on_the_part_goes_to_its_node_and_the_rest_to_any(
     steps = chain(app)
     sends.steer(steps, "b")
     assert [queue_of(app, step) for step in steps] == [
-        f"{name}{end}" for name in ("net", "node.net.b", "node.net.b", "node.disk.b", "disk", "disk")
+        f"dlpipe.{name}{end}" for name in ("net", "node.net.b", "node.net.b", "node.disk.b", "disk", "disk")
     ]
     sends.steer(steps, None)
-    assert [queue_of(app, step) for step in steps] == [f"{row.queue.value}{end}" for row in STAGES]
+    assert [queue_of(app, step) for step in steps] == [f"dlpipe.{row.queue.value}{end}" for row in STAGES]
 
 
 def test_queues_of_other_nodes_are_of_the_kind_that_they_declare(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -52,11 +53,11 @@ def test_queues_of_other_nodes_are_of_the_kind_that_they_declare(monkeypatch: py
     theirs = app.amqp.queues[sends.node_queue(Queue.NET, "b")]
     own = app.amqp.queues["node.net.a"]
     assert theirs.queue_arguments == own.queue_arguments == app.amqp.queues["net"].queue_arguments
-    assert (theirs.name, own.name) == ("node.net.b.quorum", "node.net.a.quorum")
+    assert (theirs.name, own.name) == ("dlpipe.node.net.b.quorum", "dlpipe.node.net.a.quorum")
 
 
 def test_where_staging_is_shared_no_node_has_a_queue() -> None:
-    names = {queue.name for queue in defaults.config(load({}).settings)["task_queues"]}
+    names = {defaults.short_name(queue) for queue in defaults.config(load({}).settings)["task_queues"]}
     assert names == {"plan", "net", "disk", "beat"}
 
 
@@ -72,7 +73,7 @@ def test_messages_for_a_node_go_to_its_queue_whatever_other_nodes_are_called(
             sends.node_queue(Queue.NET, other)
     step = dict(app.signature("dlpipe.stream", args=("job", 1), immutable=True))
     sends.steer([step], name)
-    assert queue_of(app, step) == f"node.net.{name}.quorum"
+    assert queue_of(app, step) == f"dlpipe.node.net.{name}.quorum"
 
 
 @pytest.mark.parametrize("name", ["", "-a", "a b", "a/b", "ä", "a" * 64, "a.quorum"])

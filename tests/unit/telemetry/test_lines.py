@@ -9,11 +9,10 @@ import threading
 from typing import Any
 
 import pytest
-from celery.worker.consumer import consumer
 
 from dlpipe.core.about import about
 from dlpipe.core.escape import escape
-from dlpipe.telemetry.lines import JsonLines, TextLines, Unless, WithoutBody, dress
+from dlpipe.telemetry.lines import JsonLines, TextLines, Unless, dress
 
 SECRET = "https://files.example/a?X-Amz-Signature=5ec2e7"
 
@@ -147,28 +146,3 @@ def test_celerys_own_lines_are_kept_back_for_tasks_that_speak_for_themselves() -
     assert keeps(record(logging.ERROR, "dlpipe.head"))
     assert keeps(record(logging.INFO, "dlpipe.dispatch"))
     assert keeps(record(logging.INFO, None))
-
-
-CALLS = {
-    "UNKNOWN_TASK_ERROR": (KeyError("dlpipe.plam"), SECRET, {"kwargsrepr": SECRET}, {}),
-    "INVALID_TASK_ERROR": (ValueError("no task"), SECRET),
-    "UNKNOWN_FORMAT": (SECRET,),
-    "MESSAGE_DECODE_ERROR": (ValueError("no JSON"), "text", "utf-8", {"kwargsrepr": SECRET}, SECRET),
-}
-
-
-@pytest.mark.parametrize("name", CALLS)
-def test_what_was_in_a_message_that_nobody_understood_is_not_told(name: str) -> None:
-    """Celery repeats all of it, and it may be a request to plan a signed address."""
-    desk = Desk("text")
-    desk.log.addFilter(WithoutBody())
-    try:
-        desk.log.error(getattr(consumer, name), *CALLS[name])
-        desk.log.error("%s kept: %s", "is", SECRET)
-    finally:
-        desk.log.filters.clear()
-    refused, kept = desk.text.split("[ERROR] ")[1:]
-    assert SECRET not in refused
-    assert "its body is not shown" in refused
-    assert all(str(one) in refused or repr(one) in refused for one in CALLS[name][:1] if isinstance(one, Exception))
-    assert SECRET in kept
