@@ -514,6 +514,7 @@ def test_a_finished_world_is_clean(done: Finished) -> None:
     assert findings(done.url, done.root, notes=True) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("code", "plant"), CASES)
 def test_damage_is_told_by_its_code_and_by_no_other(done: Finished, code: str, plant: Plant) -> None:
     plant(done)

@@ -446,6 +446,7 @@ def codes() -> set[str]:
     return words
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", QUERIES)
 def test_a_query_names_metrics_and_labels_that_exist(where: str) -> None:
     query = QUERIES[where]

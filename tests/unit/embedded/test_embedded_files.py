@@ -214,6 +214,7 @@ def test_what_another_user_may_have_prepared_is_refused(
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may give files away")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "words",
     [

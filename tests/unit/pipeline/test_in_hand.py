@@ -43,6 +43,8 @@ ELSEWHERE = Scope("default", "elsewhere")
 NAMES = [row.name for row in flow.STAGES]
 CUT = Retryable("cut", code="body_cut")
 
+pytestmark = pytest.mark.slow
+
 _BY_CHANCE = re.compile(r'"(?:fsync_ms|elapsed_ms|quota_free|free_bytes)": ?\d+')
 _TIMES = ("_at", "_until", "_since", "fence", "_ms", "avg_write_mibps", "fault_id")
 

@@ -46,6 +46,7 @@ DECLARED = (
 )  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ext", ["pdf", "zip", "tar.gz", "png", "mp3", "mp4"])
 @pytest.mark.parametrize("declared", DECLARED)
 def test_a_page_is_refused_whatever_the_server_declares(world: World, declared: str | None, ext: str) -> None:
