@@ -105,6 +105,15 @@ WHOLE = (
             ("absurd", b"f" * 40 + b"\r\nab"),
         )
     ),
+    *(  # The server then sends nothing more: what is not refused at once ends as read_timeout.
+        Row(7, f"{what}, and silence", (chunked(body=FILE[:CUT], tail=tail, then=Then.HANG),), Refused("protocol_error", part=True))
+        for what, tail in (
+            ("a bare LF behind a size", b"2\nab"), ("a bare LF behind a chunk", b"2\r\nab\n"),
+            ("a NUL in an extension", b"2;a\x00"), ("a CR in an extension", b"2;a\rb"),
+            ("a folded trailer", b"0\r\nA: b\r\n c"), ("a bare LF behind a trailer", b"0\r\nA: b\n"),
+        )
+    ),
+    Row(7, "a folded field of an interim answer", (say(b"HTTP/1.1 103 Early\r\nA: b\r\n c\r\n\r\n", Then.HANG),), Refused("protocol_error")),
     Row(8, "both framings", (framing("Transfer-Encoding: chunked", "Content-Length: 5"),), Refused("protocol_error")),
     *(
         Row(9, line, (framing(*line.split(" / ")),), Refused("protocol_error"))
@@ -297,6 +306,10 @@ LATER = (
     ),
     held(47, "206 of 64 KiB each", part(at_most=64 << 10), Done(resumed=True)),
     Row(47, "drips its head", (say(b"HTTP/1.1 200 OK\r\nX: ", drip=b"y", every_s=0.005),), Waits("read_timeout"), net={"head_s": 0.3}),
+    *(
+        Row(51, line.decode(), (say(line + b" 200 OK\r\nContent-Length: 1\r\n\r\n", Then.HANG),), Refused("protocol_error"))
+        for line in (b"HTTP/2.0", b"HTTP/0.9", b"HTTP/1.2", b"HTTP/11", b"HTTP", b"ICY", b"http/1.1")
+    ),
     Row(53, "more than the volume could hold", (NEVER,), Refused("quota_exceeded"), head=BLIND),
     Row(53, "and HEAD says so too", (NEVER,), Refused("quota_exceeded"), head=head(ETAG, RANGES, f"Content-Length: {1 << 62}")),
     Row(53, "by the word of HEAD alone", (whole(),), Done(), head=head(ETAG, RANGES, f"Content-Length: {1 << 62}")),

@@ -64,7 +64,9 @@ class ChunkedBody:
             raise ChunkError("a line of the chunked framing is too long")
         if 0 in self._line or self._line.find(b"\r", 0, -1) >= 0:
             raise ChunkError("a line of the chunked framing has a NUL or a CR in it")
-        if not self._in_trailers and not _LEAST.match(self._line):
+        if self._in_trailers:
+            self._check_unfolded(bytes(self._line))
+        elif not _LEAST.match(self._line):
             raise ChunkError("a chunk's size is not a number")
 
     def _take_line(self) -> None:
@@ -92,7 +94,10 @@ class ChunkedBody:
         self._trailer_bytes += len(line) + 2
         if self._trailers > self._max_trailers or self._trailer_bytes > self._max_trailer_bytes:
             raise ChunkError("there are too many trailers")
-        if line[:1] in (b" ", b"\t"):
-            raise ChunkError("a trailer is folded over several lines")
+        self._check_unfolded(line)
         if b":" not in line:
             raise ChunkError("a trailer has no colon")
+
+    def _check_unfolded(self, line: bytes) -> None:
+        if line[:1] in (b" ", b"\t"):
+            raise ChunkError("a trailer is folded over several lines")

@@ -274,5 +274,10 @@ def head_or(get: Callable[[Asked], Say], length: int = len(FILE)) -> Callable[[A
 @pytest.mark.no_engines
 def test_every_row_of_the_table_is_played() -> None:
     elsewhere = {42, 48}
-    assert {row.number for row in ROWS} | elsewhere == {*range(1, 49), 53, 54}
+    of_several_requests = {
+        49,
+        50,
+        52,
+    }  # tests/integration/test_late_bytes.py, test_reused_connections.py, test_busy_urls.py
+    assert {row.number for row in ROWS} | elsewhere | of_several_requests == set(range(1, 55))
     assert len({row.id for row in ROWS}) == len(ROWS)

@@ -65,6 +65,7 @@ def test_body_has_not_ended_before_its_last_byte(cut: int) -> None:
         (b"1" * 17 + b"\r\n", "more than 16 digits"),
         (b"5;" + b"a" * 5000, "a line that does not end"),
         (b"0\r\nA: b\r\n c\r\n", "a folded trailer"),
+        (b"0\r\nA: b\r\n c", "a folded trailer, before the end of its line"),
         (b"0\r\n\tc\r\n", "a trailer that begins with a tab"),
         (b"0\r\nA: b\n", "a bare LF behind a trailer"),
         (b"0\r\n\n", "a bare LF as the last line"),
