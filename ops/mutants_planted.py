@@ -319,7 +319,7 @@ PLANTED = (
     ),
     Mutant(
         "reused-fails-for-good", "a reused connection's answer fails a job for good", "dlpipe/pipeline/stages/fetch.py",
-        "            if not self._reused:\n                raise\n", "            raise\n",
+        "            if self._doubtful is None:\n                raise\n", "            raise\n",
         ("tests/unit/pipeline/test_reused_answers.py",),
     ),
     Mutant(

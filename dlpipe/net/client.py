@@ -22,6 +22,7 @@ from hishel.httpx import CacheTransport
 
 from dlpipe.core.remote import Headers
 from dlpipe.net import cache, failures, guard, urls
+from dlpipe.net.backend import WatchedBackend
 from dlpipe.net.breaker import Breaker, BreakerBounds, LocalCircuits, SharedCircuits
 from dlpipe.net.cache import CachePolicy
 from dlpipe.net.connection import Body, Connections
@@ -36,7 +37,6 @@ from dlpipe.net.policy import NetPolicy
 from dlpipe.net.retry import Retry
 from dlpipe.net.reuse import ReuseMarks
 from dlpipe.net.urls import Address
-from dlpipe.net.wire import WatchedBackend
 from dlpipe.net.wires import Wires
 
 _LOGGERS = (
@@ -75,6 +75,11 @@ class Reply:
         """The raw body in the pieces in which it arrives, at most 64 KiB each."""
         if not self._response.is_stream_consumed and not self._response.is_closed:
             yield from self._response.iter_raw()
+
+    def disown(self) -> None:
+        """It was no answer to its request: no connection to its origin is used twice from now on (row 50)."""
+        if isinstance(self._response, _Answered):
+            self._response.body.disown()
 
     def close(self) -> None:
         self._response.close()

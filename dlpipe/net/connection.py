@@ -119,6 +119,9 @@ class Lent:
     def give_back(self, *, keep: bool) -> None:
         self.pool.give_back(self.connection, keep=keep)
 
+    def mark(self, why: str) -> None:
+        self.pool.mark(self.connection, why)
+
 
 class Body:
     """The raw body of an answer, in the pieces in which it arrives."""
@@ -191,6 +194,9 @@ class Body:
             # One of the two is not the answer to this request, and the first one was taken for it.
             raise failures.protocol_error(self._host, "a reused connection brought more than one answer")
         return piece
+
+    def disown(self) -> None:
+        self._lent.mark("a fresh connection brought another answer than a reused one")
 
     def close(self) -> None:
         """Let go of the connection; a second time does nothing."""

@@ -57,6 +57,9 @@ class HttpAnswer:
     def is_reused(self) -> bool:
         return self._reply.is_reused
 
+    def disown(self) -> None:
+        self._reply.disown()
+
     def chunks(self) -> Iterator[bytes]:
         """The raw body in the pieces in which it arrives; each is waited for at most `read_s`."""
         return self._reply.chunks()

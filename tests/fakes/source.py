@@ -49,8 +49,12 @@ class FakeAnswer:
     final_url_sha256: str
     framing: str = "length"
     is_reused: bool = False
+    disowned: list[str] = field(default_factory=list)
     _pieces: Iterator[bytes] | None = None
     _left: bytes = b""
+
+    def disown(self) -> None:
+        self.disowned.append(self.final_url_sha256)
 
     def chunks(self) -> Iterator[bytes]:
         for piece in self.body:
@@ -89,6 +93,8 @@ class FakeSource:
 
     pages: dict[str, Page] = field(default_factory=dict)
     asked: list[Asked] = field(default_factory=list)
+    disowned: list[str] = field(default_factory=list)
+    """Digests of the URLs of answers that were no answers."""
     before_get: Callable[[], None] = lambda: None
     """What happens while somebody waits for the first byte."""
     _scripts: dict[str, list[Says | StageFailure]] = field(default_factory=dict)
@@ -149,7 +155,9 @@ class FakeSource:
         says = scripted.pop(0) if scripted else Says()
         if isinstance(says, StageFailure):
             raise says
-        yield _answer(url, self.pages.get(url), says, self.asked[-1], unproven)
+        answer = _answer(url, self.pages.get(url), says, self.asked[-1], unproven)
+        answer.disowned = self.disowned
+        yield answer
 
 
 def _answer(url: str, page: Page | None, says: Says, asked: Asked, unproven: bool) -> FakeAnswer:

@@ -27,6 +27,9 @@ class Answer(Protocol):
     def is_reused(self) -> bool:
         """Did it come on a connection that had carried another answer? Then no job fails for good by it (row 50)."""
 
+    def disown(self) -> None:
+        """It was no answer to its request: no connection to its origin is used twice from now on (row 50)."""
+
     def chunks(self) -> Iterator[bytes]:
         """The raw body. Retryable(`body_cut`) when it broke off, Permanent(`protocol_error`) when it is malformed."""
 

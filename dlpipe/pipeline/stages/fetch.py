@@ -38,8 +38,8 @@ class Fetch:
         self._begun_at: str | None = None
         """The URL that the held bytes came from, as far as this claim knows."""
         self._restarts = 0
-        self._reused = False
-        """Did an answer of this server come on a connection that had carried another one?"""
+        self._doubtful: Answer | None = None
+        """An answer of this server that came on a connection which had carried another one."""
         self._afresh = False
         """Is the server asked over new connections only?"""
         self._pace = Pace(self._policy, deps.clock)
@@ -115,17 +115,18 @@ class Fetch:
         raise mirrors.outcome(failures)
 
     def _bring_whole(self) -> None:
-        self._reused = self._afresh = False
+        self._doubtful, self._afresh = None, False
         try:
             self._bring_right()
         except Permanent:
-            if not self._reused:
+            if self._doubtful is None:
                 raise
             # What came on a reused connection may belong to another request, so no job fails for good by it (row 50).
             self._afresh = True
             self._part.rewind(0)
             self._sniff.again()
             self._bring_right()
+            self._doubtful.disown()
 
     def _bring_right(self) -> None:
         self._bring()
@@ -168,7 +169,7 @@ class Fetch:
             whole = ours.bring(self._url, self.host or "", remote, self._max_bytes, elsewhere=elsewhere)
         finally:
             self._bodies.written += ours.written
-            self._reused = self._reused or ours.reused
+            self._doubtful = self._doubtful or ours.doubtful
         self.resumed_from = self.resumed_from or ours.held
         if not whole:
             return False
@@ -212,7 +213,8 @@ class Fetch:
             unproven=want.unproven,
             afresh=self._afresh,
         ) as answer:
-            self._reused = self._reused or answer.is_reused
+            if answer.is_reused:
+                self._doubtful = answer
             moved = facts is not None and answer.final_url_sha256 != facts.final_url_sha256
             if answer.status == 206 and moved and self._url == self._begun_at:
                 return self._restart("final_url_changed")  # row 42: another place's validators say nothing

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from dlpipe.core import digests, ranges, resume, segments
 from dlpipe.core.errors import LeaseLost, Postponed, StageFailure
 from dlpipe.core.model import ArtifactJob
-from dlpipe.core.ports import Lease, Part
+from dlpipe.core.ports import Answer, Lease, Part
 from dlpipe.core.remote import RemoteFacts
 from dlpipe.core.segments import Span
 from dlpipe.pipeline.deps import Deps
@@ -112,8 +112,8 @@ class Segments:
         """The digest under which another server's pieces are joined."""
         self.held = 0
         self.written = 0
-        self.reused = False
-        """Did a piece come on a connection that had carried another answer?"""
+        self.doubtful: Answer | None = None
+        """Of a piece that came on a connection which had carried another answer."""
         self.declared: tuple[digests.Digest, ...] = ()
 
     def bring(
@@ -268,7 +268,8 @@ class Segments:
             if_range=want.if_range,
             unproven=want.unproven,
         ) as answer:
-            self.reused = self.reused or answer.is_reused
+            if answer.is_reused:
+                self.doubtful = answer
             judged = ranges.judge(answer.status, answer.headers, answer.framing, want)
             moved = answer.final_url_sha256 != remote.final_url_sha256 and not asking.elsewhere
             if moved or not segments.fits(judged, span, remote.content_length or 0):

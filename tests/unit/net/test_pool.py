@@ -172,6 +172,17 @@ def test_answer_that_was_asked_for_is_believed_on_a_reused_connection(
     assert connections(origin) == [1, 1]
 
 
+def test_answer_that_is_disowned_ends_all_reuse_of_its_origin(origin: Origin, hub: Hub) -> None:
+    url = origin.on("/f", answer(200, b"abc"))
+    ask(hub, url)
+    reply = hub.send("GET", urls.address(url), tenant="one")
+    reply.close()
+    reply.disown()
+    for _ in range(2):
+        ask(hub, url)
+    assert connections(origin) == [1, 1, 2, 3]
+
+
 def test_redirecting_server_is_not_asked_twice_each_time(origin: Origin, hub: Hub) -> None:
     url = origin.on("/f", answer(302, b"", "Location: /g"))
     for _ in range(3):

@@ -14,10 +14,11 @@ import httpcore
 import pytest
 
 from dlpipe.core.errors import WorkerEnding
+from dlpipe.net.backend import WatchedBackend
 from dlpipe.net.client import Hub
 from dlpipe.net.policy import NetPolicy
 from dlpipe.net.urls import address
-from dlpipe.net.wire import WatchedBackend, WatchedStream
+from dlpipe.net.wire import WatchedStream
 from dlpipe.net.wires import Wires
 
 PATIENCE_S = 60.0

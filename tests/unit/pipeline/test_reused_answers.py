@@ -42,6 +42,7 @@ def test_answer_on_a_reused_connection_that_would_fail_the_job_is_asked_for_agai
     assert world.artifacts(job)[0].sha256 == sha256(BODY)
     assert [one.afresh for one in world.source.gets(URL)] == [False, True]
     assert world.row(job).run == 1
+    assert len(world.source.disowned) == 1
 
 
 @pytest.mark.parametrize(("fields", "said"), ANOTHERS.values(), ids=ANOTHERS.keys())
@@ -60,3 +61,4 @@ def test_answer_on_the_fresh_connection_is_judged_for_good(world: World) -> None
     job = world.plan(URL)
     assert world.try_stream(job) == Failed("http_404", None)
     assert len(world.source.gets(URL)) == 2
+    assert world.source.disowned == [], "the fresh connection said the same"
