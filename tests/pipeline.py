@@ -38,7 +38,9 @@ class Pipeline(World):
     def surroundings(self, net: NetPolicy = NET, stream: StreamPolicy | None = None, **hub: Any) -> None:
         """From now on under these bounds."""
         self.close()
-        self.hub = Hub(net, sleep=self.slept.append, chance=lambda: 0.5, **hub)
+        # Its clock goes on by what it would have slept, or waits that were slept would not be over.
+        clock = {"clock": lambda: time.monotonic() + sum(self.slept)} | hub
+        self.hub = Hub(net, sleep=self.slept.append, chance=lambda: 0.5, **clock)
         policy = replace(self.deps.policy, stream=stream or POLICY.stream)
         self.deps = replace(self.deps, source=HttpSource(self.hub), policy=policy, clock=time.monotonic)
 
