@@ -59,7 +59,7 @@ class Lease(_Section):
 
     ttl_s: float = Field(120.0, gt=0, le=86_400)
     renew_s: float = Field(35.0, gt=0)
-    hold_max_s: float = Field(172_800.0, gt=0)
+    hold_max_s: float | None = Field(None, gt=0)
 
     @model_validator(mode="after")
     def _possible(self) -> Lease:
@@ -347,9 +347,14 @@ class Settings(_Section):
 
     @model_validator(mode="after")
     def _held_long_enough(self) -> Settings:
-        if self.lease.hold_max_s <= self.stream.deadline_s:
+        if self.lease.hold_max_s is not None and self.lease.hold_max_s <= self.stream.deadline_s:
             raise ValueError("lease.hold_max_s must be more than stream.deadline_s, or a long download loses its lease")
         return self
+
+    @property
+    def hold_max_s(self) -> float:
+        """For so long a worker may hold one job in all: two days, or twice the longest download."""
+        return self.lease.hold_max_s or max(172_800.0, 2 * self.stream.deadline_s)
 
     @model_validator(mode="after")
     def _redis_for_leases(self) -> Settings:

@@ -467,8 +467,8 @@ def _leases() -> RedisLeases:
     def mirror(claims: Sequence[tuple[str, int]], ttl_s: float) -> set[str]:
         return settle(database(), lambda unit: unit.jobs.renew(claims, ttl_s))
 
-    lease = chosen.lease
-    return RedisLeases(redis_client(), ttl_s=lease.ttl_s, renew_s=lease.renew_s, hold_s=lease.hold_max_s, mirror=mirror)
+    lease, hold_s = chosen.lease, chosen.hold_max_s
+    return RedisLeases(redis_client(), ttl_s=lease.ttl_s, renew_s=lease.renew_s, hold_s=hold_s, mirror=mirror)
 
 
 @cache

@@ -236,9 +236,10 @@ class _Fetch:
         for job_id, waits in self.waiting.items():
             with self.deps.database.read() as unit:
                 view = unit.owned(_scope(waits)).get(job_id)
-            if view is None:
-                continue
             for wait, times in waits.items():
+                if view is None:
+                    self._end(records.of_purged(job_id, wait.url), times)
+                    continue
                 record = records.of_job(self.deps, view, wait.url) | {"due_at": view.due_at}
                 if view.status in records.ENDED:
                     record |= records.lost(self.deps, view, None)
@@ -275,6 +276,8 @@ class _Fetch:
                         self._ended_now(view, _paused(view.job_id), display)
                     else:
                         display.going(view)
+                for job_id in set(ids[begin : begin + LOOK_UP]).difference(view.job_id for view in views):
+                    self._purged(job_id)
         display.refresh()
         return moved
 
@@ -286,6 +289,11 @@ class _Fetch:
             record = records.of_job(self.deps, view, wait.url) | besides
             self._end(record, times)
         display.ended(record)  # once, however often it was asked for
+
+    def _purged(self, job_id: str) -> None:
+        """The job is not there any more, so nothing would ever be heard of it."""
+        for wait, times in self.waiting.pop(job_id).items():
+            self._end(records.of_purged(job_id, wait.url), times)
 
     def _end(self, record: dict[str, Any], times: int = 1) -> None:
         if self.out is not None and record["path"] is not None and record["status"] in ("completed", "skipped"):

@@ -16,6 +16,11 @@ from dlpipe.pipeline.wishes import fault_of
 
 DONE = frozenset({Status.COMPLETED, Status.SKIPPED})
 ENDED = DONE | {Status.FAILED, Status.CANCELED}
+_FIELDS = (
+    "job_id", "state", "work_id", "artifact_id", "sha256", "byte_size", "content_type", "artifact_uuid", "path",
+    "dedupe_action", "resumed_from_bytes", "bytes_written", "runs", "error_debug_id",
+)  # fmt: skip
+"""What is known of a job, and of nothing else that was asked for."""
 
 
 def of_job(deps: Deps, view: JobView, url: str, *, held_before: bool = False) -> dict[str, Any]:
@@ -84,12 +89,8 @@ def as_given(refusal: Refusal, url: Any) -> Any:
 
 def of_refusal(refusal: Refusal, entry: Entry) -> dict[str, Any]:
     """The record of a request that was never planned."""
-    record: dict[str, Any] = dict.fromkeys(
-        ("job_id", "state", "work_id", "artifact_id", "sha256", "byte_size", "content_type", "artifact_uuid",
-         "path", "dedupe_action", "resumed_from_bytes", "bytes_written", "runs", "error_debug_id")
-    )  # fmt: skip
     return {
-        **record,
+        **dict.fromkeys(_FIELDS),
         "url": as_given(refusal, entry.url),
         "status": "refused",
         "position": refusal.position,
@@ -97,6 +98,19 @@ def of_refusal(refusal: Refusal, entry: Entry) -> dict[str, Any]:
         "line": entry.line,
         "error_code": refusal.code,
         "error_message_safe": f"{refusal.message}. {refusal.hint}",
+    }
+
+
+def of_purged(job_id: str, url: str) -> dict[str, Any]:
+    """The record of a job that is not in the ledger any more."""
+    return {
+        **dict.fromkeys(_FIELDS),
+        "job_id": job_id,
+        "url": url,
+        "status": Status.FAILED.value,
+        "error_code": "job_purged",
+        "error_message_safe": "the job was purged while it was waited for. "
+        f"`dlpipe show {job_id}` names its archive; the same fetch plans it again",
     }
 
 

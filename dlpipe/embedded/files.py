@@ -134,31 +134,37 @@ def own_dir_in_shared_place(path: Path) -> Path:
 def refuse_foreign(home: Path) -> None:
     """Misconfigured when the data directory, or what is in it for processes to meet, may be another user's doing.
 
-    Looks, and creates nothing; what is not there yet is made by us. A link to it may be our own, or root's.
+    Looks, and creates nothing; what is not there yet is made by us. The data directory, or a link to it, may be
+    root's as well: so are volumes that a container is given to write to by its group.
     """
     with contextlib.suppress(FileNotFoundError, NotADirectoryError, PermissionError):
-        if home.lstat().st_uid not in (os.geteuid(), 0):
+        ours = frozenset({os.geteuid()})
+        if home.lstat().st_uid not in ours | {0}:
             raise _foreign(home, "belongs to another user")
-        _refuse(home, home.stat(), stat.S_ISDIR, 0o002)
+        _refuse(home, home.stat(), stat.S_ISDIR, 0o002, ours | {0})
         run = home / "run"
-        _refuse(run, run.lstat(), stat.S_ISDIR, 0o022)
+        _refuse(run, run.lstat(), stat.S_ISDIR, 0o022, ours)
         for found in sorted(run.glob("*.sock")):
-            _refuse(found, found.lstat(), stat.S_ISSOCK, 0)
+            _refuse(found, found.lstat(), stat.S_ISSOCK, 0, ours)
 
 
-def _refuse(path: Path, found: os.stat_result, is_kind: Callable[[int], bool], open_to_others: int) -> None:
+def _refuse(
+    path: Path, found: os.stat_result, is_kind: Callable[[int], bool], open_to_others: int, owners: frozenset[int]
+) -> None:
     if not is_kind(found.st_mode):
         raise _foreign(path, "is a link, or something else than dlpipe makes there")
-    if found.st_uid != os.geteuid():
+    if found.st_uid not in owners:
         raise _foreign(path, "belongs to another user")
     if stat.S_IMODE(found.st_mode) & open_to_others:
         raise _foreign(path, "may be written to by other users")
 
 
 def _foreign(path: Path, what: str) -> Misconfigured:
-    hint = f"Set DLPIPE_HOME to a directory of your own; or, if it is yours, look what is in {path}, and mend it: "
     return Misconfigured(
-        f"{path} {what}", code="home_foreign", hint=f"{hint}chown it to the user of dlpipe, and chmod go-w."
+        f"{path} {what}",
+        code="home_foreign",
+        hint="Run dlpipe as the user who owns it, or set DLPIPE_HOME to a directory of your own; or, if it is yours, "
+        f"look what is in {path}, and mend it: chown it to the user of dlpipe, and chmod go-w.",
     )
 
 

@@ -21,7 +21,7 @@ from dlpipe.net.wire import DoubtfulAnswer, StaleConnection, WatchedStream
 # Only these are believed on a reused connection (row 50). A refusal for now decides nothing, and what follows it
 # goes over a fresh connection anyway.
 _FOR_NOW = frozenset({408, 425, 429, 500, 502, 503, 504})
-_ONLY_WHEN_ASKED = {206: (b"range",), 304: (b"if-none-match", b"if-modified-since"), 412: (), 416: (b"range",)}
+_ONLY_WHEN_ASKED = {206: (b"range",), 304: (b"if-none-match", b"if-modified-since"), 416: (b"range",)}
 _KEEPS = frozenset({200, 206, 304})
 """After another answer a connection is closed, so that a server which redirects each time is not asked twice."""
 
@@ -48,8 +48,10 @@ class Connections:
                 url.origin, ssl_context=self._trust, http1=True, http2=False, network_backend=self._backend
             )
 
-        use = Use(ask.tenant, ask.origin, ask.method == "HEAD")
-        connection = self._pool.take(use, connect, afresh=ask.afresh)
+        use = Use(ask.tenant, ask.origin, host, ask.method == "HEAD")
+        # What may not be asked twice is asked where nothing is to be doubted.
+        afresh = ask.afresh or ask.method not in ("GET", "HEAD")
+        connection = self._pool.take(use, connect, afresh=afresh)
         reused = connection.wire is not None
         try:
             answer = self._ask(connection, asked, host)
@@ -206,6 +208,8 @@ class Body:
         try:
             self._answer.close()
         finally:
-            self._lent.give_back(keep=self._answer.status in _KEEPS)
-            for action in self._at_close:
-                action()
+            try:
+                self._lent.give_back(keep=self._answer.status in _KEEPS)
+            finally:
+                for action in self._at_close:
+                    action()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from dlpipe.core import retries
@@ -27,6 +27,7 @@ T = TypeVar("T")
 
 BUSY_STATUSES = frozenset({429, 503})
 _LOOK_AGAIN_S = 0.1
+_PATIENT_MS = 1000
 _SLOT_STEP_MS, _SLOT_CAP_MS, _RATE_CAP_MS, _FREE_STEP_MS = 250, 60_000, 300_000, 10
 
 
@@ -68,6 +69,9 @@ class Limiter:
         than is slept here, and Postponed(`host_cooling_down`) when the origin is.
         """
         place = self._enter(ask)
+        if place.bounds.window_ms > _PATIENT_MS:
+            # A second request at once, for an answer on a reused connection that is doubted, would not have its turn.
+            ask = replace(ask, afresh=True)
         try:
             reply = send(ask)
             self._notice(place, reply)

@@ -27,6 +27,8 @@ class Use:
 
     tenant: str
     origin: str
+    host: str
+    """As it is spelled: a connection to `a.example.` is none to `a.example`, though their origin is the same."""
     head: bool
 
 
@@ -61,7 +63,7 @@ class Pool:
 
     def give_back(self, connection: Connection, *, keep: bool) -> None:
         """The answer was read, or given up. `keep`: it may be used again if nothing speaks against it."""
-        if keep and connection.http.is_idle() and self._is_good(connection):
+        if self._is_good(connection) and keep and connection.http.is_idle():
             connection.idle_since = self._clock()
             with self._lock:
                 self._idle[connection] = None

@@ -85,7 +85,8 @@ class Retry:
             reply = self._afresh(ask, send)
         except DoubtfulAnswer as doubt:
             reply = self._afresh(ask, send)
-            doubt.compare(reply.status_code)
+            if reply.status_code not in STATUSES:  # those decide nothing, nor between two answers
+                doubt.compare(reply.status_code)
         if reply.status_code not in STATUSES:
             return reply
         asked = retries.retry_after_s(single(reply.headers, "retry-after"), self._now())

@@ -12,7 +12,6 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable
-from contextlib import suppress
 
 from dlpipe.net.line import Away, Line
 
@@ -34,6 +33,8 @@ class ReuseMarks:
         self._lock = threading.Lock()
         self._marked: OrderedDict[str, float] = OrderedDict()
         """Until when, by this process's clock; the origin marked longest ago is forgotten first."""
+        self._unshared: OrderedDict[str, float] = OrderedDict()
+        """Marks that Redis was not there to hear of."""
         self._clean: OrderedDict[str, float] = OrderedDict()
         """Until when an origin is believed to have no mark."""
 
@@ -42,16 +43,18 @@ class ReuseMarks:
         if self._is_known(origin):
             return
         self._remember(origin, self._kept_s)
-        if self._line is not None:
-            with suppress(Away):
-                self._line.run(_MARK, (_key(origin),), (round(self._kept_s * 1000),))
+        self._share(origin)
         log.warning("no connection to %s is used twice for %.0f s: %s", origin, self._kept_s, why)
 
     def is_marked(self, origin: str) -> bool:
         now = self._clock()
         with self._lock:
-            if self._marked.get(origin, now) > now:
-                return True
+            known, unshared = self._marked.get(origin, now) > now, origin in self._unshared
+        if known:
+            if unshared:
+                self._share(origin)
+            return True
+        with self._lock:
             if self._line is None or self._clean.get(origin, now) > now:
                 return False
         try:
@@ -64,6 +67,19 @@ class ReuseMarks:
         with self._lock:
             _put(self._clean, origin, now + _BELIEVED_S)
         return False
+
+    def _share(self, origin: str) -> None:
+        """Tell Redis; while it is away, that is done when the origin is next asked about."""
+        if self._line is None:
+            return
+        try:
+            self._line.run(_MARK, (_key(origin),), (round(self._kept_s * 1000),))
+        except Away:
+            with self._lock:
+                _put(self._unshared, origin, self._clock())
+        else:
+            with self._lock:
+                self._unshared.pop(origin, None)
 
     def _is_known(self, origin: str) -> bool:
         now = self._clock()

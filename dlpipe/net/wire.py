@@ -26,8 +26,10 @@ from dlpipe.net.wires import Wires
 _BLANK_LINE = re.compile(rb"\n\r?\n")  # as h11 sees it, so that both agree where a head ends
 _MOMENT = struct.pack("@ll", 0, 100_000)
 """A `struct timeval`: for so long the kernel goes on filling before it hands over what there is."""
-_STATUS_LINE = re.compile(rb"HTTP/1\.[01] ([0-9]{3})(?: |\Z)")  # row 51
+_STATUS_LINE = re.compile(rb"HTTP/1\.[01] ([0-9]{3})(?=[ \r\n]|\Z)")  # row 51
 _BEGINS = b"HTTP/1."
+_FOLD = re.compile(rb"\n[ \t]")  # RFC 9112 §5.2: obsolete
+_FOLDED = "a header is folded over several lines"
 _NO_STATUS_LINE = "the answer does not begin with a status line of HTTP/1.0 or HTTP/1.1"
 
 
@@ -269,8 +271,7 @@ class WatchedStream(httpcore.NetworkStream):
             if size > self._policy.max_header_bytes:
                 raise self._refusal(f"the head of the answer is larger than {self._policy.max_header_bytes} bytes")
             if found is None:
-                if not _BEGINS.startswith(bytes(self._head[: len(_BEGINS)])):
-                    raise self._refusal(_NO_STATUS_LINE)
+                self._check_begun()
                 self._scanned = size
                 return
             # What was seen of 1xx answers counts too: the bounds are on all that comes before the body.
@@ -284,6 +285,15 @@ class WatchedStream(httpcore.NetworkStream):
             del self._head[: found.end()]
             self._scanned = 0
 
+    def _check_begun(self) -> None:
+        """A head that has not ended: what is wrong with it already is not waited for to end."""
+        if b"\n" in self._head and _STATUS_LINE.match(self._head) is None:
+            raise self._refusal(_NO_STATUS_LINE)
+        if not _BEGINS.startswith(bytes(self._head[: len(_BEGINS)])):
+            raise self._refusal(_NO_STATUS_LINE)
+        if _FOLD.search(self._head, max(0, self._scanned - 1)):
+            raise self._refusal(_FOLDED)
+
     def _is_final(self, head: bytes) -> bool:
         """Look at one complete head: is it the answer itself? What else is malformed the parser refuses."""
         lines = [line.rstrip(b"\r") for line in head.split(b"\n")]
@@ -291,7 +301,7 @@ class WatchedStream(httpcore.NetworkStream):
         if match is None:
             raise self._refusal(_NO_STATUS_LINE)
         if any(line[:1] in (b" ", b"\t") for line in lines[1:]):
-            raise self._refusal("a header is folded over several lines")  # RFC 9112 §5.2: obsolete
+            raise self._refusal(_FOLDED)
         status = int(match[1])
         if 100 <= status < 200 and status != 101:
             self._interim += 1

@@ -99,7 +99,8 @@ class HttpSource:
             return None
         try:
             # One request, over the raw client: a redirect leads to another URL, whose validators are its own.
-            reply = self._hub.send("GET", at, dict(condition), tenant=tenant)
+            # Over a new connection, as no digest would tell that a 304 belongs to another request.
+            reply = self._hub.send("GET", at, dict(condition), tenant=tenant, afresh=True)
         except Postponed:
             raise
         except StageFailure as failure:

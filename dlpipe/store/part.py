@@ -190,6 +190,8 @@ class LocalPart(PartFile):
             self._side.checkpoints = [c for c in self._side.checkpoints if c.offset <= offset]
             self._side.pieces = []
             self._side.forget_promise()
+            with disk_errors():  # now, as the next answer may never come: the next run is not to go on from these bytes
+                self._write_side()
         if self._states:
             furthest = max(self._states)
             self._stand_at(furthest, self._states[furthest].copy())

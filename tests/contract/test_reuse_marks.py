@@ -106,6 +106,19 @@ def test_redis_is_asked_about_an_origin_once_in_a_second(client: redis.Redis, cl
     assert client.info("stats")["total_commands_processed"] - before < 10
 
 
+def test_mark_that_redis_was_away_for_is_shared_when_it_is_back(clock: Clock) -> None:
+    with tempfile.TemporaryDirectory(prefix="dl") as directory:
+        with Valkey(directory) as server, server.client() as client:
+            marks = worker(client, clock)
+            server.kill()
+            marks.mark(ORIGIN, "surplus")
+            assert marks.is_marked(ORIGIN)
+        with Valkey(directory) as server, server.client() as client:
+            marks._line = RedisLine(client, away_s=0.0, now_ms=clock.ms)
+            assert marks.is_marked(ORIGIN)
+            assert worker(client, clock).is_marked(ORIGIN)
+
+
 def test_worker_keeps_a_mark_that_redis_forgot(client: redis.Redis, clock: Clock) -> None:
     ours, theirs = worker(client, clock), worker(client, clock)
     ours.mark(ORIGIN, "surplus")

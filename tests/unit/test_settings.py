@@ -381,3 +381,20 @@ def test_credentials_are_read_from_their_file_and_never_shown(tmp_path: Path) ->
 def test_bytes_are_read_back_where_no_server_is_known_to_check_them(url: str, proof: str, reads_back: bool) -> None:
     chosen = load({"DLPIPE_STORE_URL": f"{url}ucket", "DLPIPE_STORE_PROOF": proof}).settings.store
     assert (chosen.reads_back, chosen.space) == (reads_back, url[:2])
+
+
+@pytest.mark.parametrize(
+    ("env", "hold_s"),
+    [
+        ({}, 172_800.0),
+        ({"DLPIPE_STREAM_DEADLINE_S": "259200"}, 518_400.0),
+        ({"DLPIPE_STREAM_DEADLINE_S": "3600", "DLPIPE_LEASE_HOLD_MAX_S": "3601"}, 3_601.0),
+    ],
+)
+def test_hold_of_a_lease_is_longer_than_the_longest_download(env: dict[str, str], hold_s: float) -> None:
+    assert load(env).settings.hold_max_s == hold_s
+
+
+def test_hold_of_a_lease_that_a_download_would_outlast_is_refused() -> None:
+    with pytest.raises(Misconfigured, match="hold_max_s must be more than"):
+        load({"DLPIPE_STREAM_DEADLINE_S": "3600", "DLPIPE_LEASE_HOLD_MAX_S": "3600"})

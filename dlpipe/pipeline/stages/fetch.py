@@ -118,11 +118,11 @@ class Fetch:
         self._doubtful, self._afresh = None, False
         try:
             self._bring_right()
-        except Permanent:
-            if self._doubtful is None:
+        except Permanent as failure:
+            if self._doubtful is None or failure.code not in _MAY_BE_ANOTHERS:
                 raise
             # What came on a reused connection may belong to another request, so no job fails for good by it (row 50).
-            self._afresh = True
+            self._afresh, self._restarts = True, 0
             self._part.rewind(0)
             self._sniff.again()
             self._bring_right()
@@ -325,6 +325,14 @@ class Fetch:
             hint="Check the expected digest, or fetch from another source.",
         )
 
+
+_MAY_BE_ANOTHERS = frozenset(
+    {
+        "content_coding", "length_unproven", "media_type_mismatch", "multipart", "protocol_error", "quota_exceeded",
+        "range_not_asked", "sha256_mismatch", "too_large", "unexpected_status",
+    }
+)  # fmt: skip
+"""What an answer to another request can fail a job with; the hub believes refusals of fresh connections only."""
 
 _WORTHLESS = frozenset({"too_large", "media_type_mismatch", "sha256_mismatch", "digest_mismatch"})
 """Failures after which the bytes are of no use to a later run."""

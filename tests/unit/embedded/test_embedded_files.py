@@ -188,6 +188,18 @@ def test_a_data_directory_of_ours_is_taken(home: Path, tmp_path: Path) -> None:
     refuse_foreign(home)
 
 
+def test_a_data_directory_of_root_that_a_group_may_write_to_is_taken(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a container gets its volume; what is made in it is the process's own, which is looked at all the same."""
+    if os.geteuid() == 0:
+        for path in (home / "run", home / "run" / "redis.sock"):
+            os.chown(path, 4711, 4711)
+        monkeypatch.setattr(os, "geteuid", lambda: 4711)
+    home.chmod(0o2775)
+    refuse_foreign(home)
+
+
 @pytest.mark.parametrize(
     ("name", "harm", "word"),
     [

@@ -6,13 +6,15 @@ HTTP.md, rows 5 and 48 to 50; also covers dlpipe/net/connection.py.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 
 import pytest
 
-from dlpipe.core.errors import Permanent
+from dlpipe.core.errors import Permanent, Postponed, StageFailure
 from dlpipe.net import pool, urls
 from dlpipe.net.client import Hub
+from dlpipe.net.limits import Bounds, HostLimits
 from dlpipe.net.policy import NetPolicy
 from tests.origin import Asked, Origin, Say, Then, answer
 
@@ -232,3 +234,54 @@ def test_idle_connections_are_bounded(origin: Origin, make: Callable[..., Hub]) 
     for tenant in ("three", "two", "one"):
         ask(hub, url, tenant=tenant)
     assert connections(origin) == [1, 2, 3, 3, 2, 4]
+
+
+def test_surplus_behind_an_answer_that_is_not_kept_marks_its_origin(origin: Origin, hub: Hub) -> None:
+    ask(hub, origin.on("/gone", answer(404) + b"surplus"))
+    url = origin.on("/f", answer(200, b"abc"))
+    ask(hub, url)
+    ask(hub, url)
+    assert connections(origin) == [1, 2, 3]
+
+
+@pytest.mark.parametrize("fresh", [412, 429, 503])
+def test_refusal_that_a_fresh_connection_does_not_deny_marks_nothing(origin: Origin, hub: Hub, fresh: int) -> None:
+    url = origin.on("/f", answer(200, b"abc"), answer(412 if fresh == 412 else 404), answer(fresh), answer(fresh))
+    ask(hub, url)
+    with suppress(StageFailure):
+        ask(hub, url, Range="bytes=1-", If_Range='"x"')
+    innocent = origin.on("/g", answer(200, b"abc"))
+    ask(hub, innocent)
+    ask(hub, innocent)
+    assert connections(origin)[-2] == connections(origin)[-1]
+
+
+def test_request_that_may_not_be_repeated_has_a_connection_of_its_own(origin: Origin, hub: Hub) -> None:
+    url = origin.on("/f", answer(200, b"abc"), answer(201))
+    ask(hub, url)
+    assert ask(hub, url, "POST")[0] == 201
+    assert [(asked.method, asked.connection) for asked in origin.asked] == [("GET", 1), ("POST", 2)]
+
+
+def test_host_with_a_closing_dot_has_connections_of_its_own() -> None:
+    with Origin() as origin:
+        hub = Hub(POLICY, resolve=lambda _host, _port: ["127.0.0.1"])
+        origin.on("/f", answer(200, b"abc"))
+        for host in ("a.example", "a.example.") * 2:
+            assert ask(hub, f"http://{host}:{origin.port}/f") == (200, b"abc")
+        assert connections(origin) == [1, 2, 1, 2]
+        hub.close()
+
+
+def test_connection_is_not_used_again_where_a_second_request_would_have_to_wait(origin: Origin) -> None:
+    """Below one request a second a doubted answer could not be asked for again in its turn."""
+    for rate, used in ((0.9, [1, 2]), (1.0, [3, 3])):
+        hub = Hub(
+            replace(POLICY, max_wait_s=5.0), limits=HostLimits(Bounds(rate_per_s=rate)), sleep=lambda _seconds: None
+        )
+        url, before = origin.on("/f", answer(200, b"abc")), len(origin.asked)
+        while len(origin.asked) < before + 2:
+            with suppress(Postponed):
+                ask(hub, url)
+        assert connections(origin)[before:] == used
+        hub.close()

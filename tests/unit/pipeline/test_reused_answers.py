@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from dlpipe.core.errors import Permanent
+from dlpipe.core.errors import Permanent, Retryable
 from dlpipe.core.states import State
 from dlpipe.pipeline.runner import Failed
 from tests.fakes.source import Says
@@ -18,7 +21,7 @@ PAGE = b"<!doctype html>" + some_bytes(500)
 MALFORMED = Permanent("the body is malformed", code="protocol_error")
 
 ANOTHERS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
-    "a refusal": ({}, {"status": 404, "headers": {"Content-Length": "0"}, "body": []}),
+    "no answer with a file": ({}, {"status": 204, "headers": {"Content-Length": "0"}, "body": []}),
     "other bytes": ({"sha256": sha256(BODY)}, {"headers": {"Content-Length": "5"}, "body": [b"other"]}),
     "too much": ({"max_bytes": len(BODY)}, {"headers": {"Content-Length": "60000"}, "body": [bytes(60_000)]}),
     "a web page": ({"media_type": "application/x-any"}, {"headers": {"Content-Length": "515"}, "body": [PAGE]}),
@@ -56,9 +59,64 @@ def test_answer_on_a_fresh_connection_is_judged_at_once(
 
 
 def test_answer_on_the_fresh_connection_is_judged_for_good(world: World) -> None:
-    said = ANOTHERS["a refusal"][1]
+    said = ANOTHERS["no answer with a file"][1]
     world.source.script(URL, Says(**said, is_reused=True), Says(**said))
     job = world.plan(URL)
-    assert world.try_stream(job) == Failed("http_404", None)
+    assert world.try_stream(job) == Failed("unexpected_status", None)
     assert len(world.source.gets(URL)) == 2
     assert world.source.disowned == [], "the fresh connection said the same"
+
+
+def test_refusal_of_a_fresh_connection_is_not_asked_for_again_as_an_earlier_answer_was_reused(world: World) -> None:
+    """Row 34: the part is kept. The hub believes no refusal of a reused connection, so this one was made afresh."""
+    world.source.script(
+        URL,
+        Says(body=[BODY[:30_000], Retryable("cut", code="body_cut")]),
+        Says(206, ranged(10_000, 40_000), [BODY[10_000:40_000]], is_reused=True),
+        Says(403, {"Content-Length": "0"}, []),
+    )
+    job = world.plan(URL)
+    world.try_stream(job)
+    world.make_due(job)
+    world.drive()
+    assert world.view(job).error_code == "http_403"
+    assert not any(one.afresh for one in world.source.gets(URL))
+    assert world.staged() != []
+
+
+@pytest.mark.parametrize("front", [b"F" * 20_000, BODY[:20_000]], ids=["all of it wrong", "its end right"])
+def test_bytes_that_were_judged_wrong_are_not_gone_on_with_by_the_next_run(world: World, front: bytes) -> None:
+    """The request that was to bring them anew fails, and so ends the run."""
+    forged = front[:10_000] + b"F" * 1_000 + BODY[11_000:20_000] if front == BODY[:20_000] else front
+    world.policy(stream=replace(world.deps.policy.stream, overlap_bytes=1_000))
+    world.source.script(URL, Says(body=[forged, MALFORMED], is_reused=True), Retryable("busy", code="http_5xx"))
+    job = world.plan(URL)
+    world.try_stream(job)
+    world.make_due(job)
+    world.drive()
+    assert world.artifacts(job)[0].sha256 == sha256(BODY)
+
+
+def test_range_with_a_wrong_digest_is_not_gone_on_with_by_the_next_run(world: World) -> None:
+    """Row 44: a byte is wrong on its way, and the request that was to bring the file anew fails."""
+    world.policy(stream=replace(world.deps.policy.stream, overlap_bytes=1_000))
+    right = BODY[9_000:40_000]
+    digest = base64.b64encode(hashlib.sha256(right).digest()).decode()
+    wrong = right[:15_000] + bytes([right[15_000] ^ 1]) + right[15_001:]
+    headers = ranged(9_000, 40_000) | {"Content-Digest": f"sha-256=:{digest}:"}
+    world.source.script(
+        URL,
+        Says(body=[BODY[:10_000], Retryable("cut", code="body_cut")]),
+        Says(206, headers, [wrong]),
+        Retryable("busy", code="http_5xx"),
+    )
+    job = world.plan(URL)
+    world.try_stream(job)
+    for _ in range(2):
+        world.make_due(job)
+        world.drive()
+    assert world.artifacts(job)[0].sha256 == sha256(BODY)
+
+
+def ranged(start: int, end: int) -> dict[str, str]:
+    return {"Content-Range": f"bytes {start}-{end - 1}/{len(BODY)}", "Content-Length": str(end - start)}
