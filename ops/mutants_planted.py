@@ -289,7 +289,7 @@ PLANTED = (
     # ── connections that are used again ──
     Mutant(
         "head-and-get-share", "a connection that answered HEAD carries a GET", "dlpipe/net/connection.py",
-        'ask.origin, ask.method == "HEAD")', "ask.origin, False)",
+        'host, ask.method == "HEAD")', "host, False)",
         ("tests/unit/net/test_pool.py", "-k", "same_tenant_and_kind"),
     ),
     Mutant(
@@ -326,6 +326,27 @@ PLANTED = (
         "early-bytes-are-an-answer", "what came before the request was there is its answer", "dlpipe/net/wire.py",
         "!= bytes(4)\n        except", "is None\n        except",
         ("tests/unit/net/test_wire.py", "-k", "before_the_request_is_there"),
+    ),
+    Mutant(
+        "rewind-in-memory-only", "bytes that were judged wrong are gone on with by the next run", "dlpipe/store/part.py",
+        "            with disk_errors():  # now, as the next answer may never come: the next run is not to go on from these bytes"
+        "\n                self._write_side()\n", "",
+        ("tests/unit/pipeline/test_reused_answers.py", "-k", "judged_wrong or wrong_digest"),
+    ),
+    Mutant(
+        "refusal-costs-the-part", "a refusal throws held bytes away as an earlier answer was reused",
+        "dlpipe/pipeline/stages/fetch.py", " or failure.code not in _MAY_BE_ANOTHERS:", ":",
+        ("tests/unit/pipeline/test_reused_answers.py", "-k", "not_asked_for_again"),
+    ),
+    Mutant(
+        "dotted-host-shares", "a host with a closing dot shares connections with the one without", "dlpipe/net/connection.py",
+        "ask.origin, host, ask.method", 'ask.origin, "", ask.method',
+        ("tests/unit/net/test_pool.py", "-k", "closing_dot"),
+    ),
+    Mutant(
+        "doubt-without-a-turn", "a doubted answer waits for its turn for ever under a low rate", "dlpipe/net/limiter.py",
+        "        if place.bounds.window_ms > _PATIENT_MS:\n", "        if False:\n",
+        ("tests/unit/net/test_pool.py", "-k", "have_to_wait"),
     ),
     Mutant(
         "second-answer-passes", "a reused connection may bring two answers", "dlpipe/net/connection.py",

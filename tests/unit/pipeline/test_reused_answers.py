@@ -17,6 +17,8 @@ from tests.world import World, sha256, some_bytes
 
 URL = "http://files.example/a.bin"
 BODY = some_bytes(50_000)
+LARGE = some_bytes(3_000_000)
+"""Of several checkpoints."""
 PAGE = b"<!doctype html>" + some_bytes(500)
 MALFORMED = Permanent("the body is malformed", code="protocol_error")
 
@@ -84,39 +86,41 @@ def test_refusal_of_a_fresh_connection_is_not_asked_for_again_as_an_earlier_answ
     assert world.staged() != []
 
 
-@pytest.mark.parametrize("front", [b"F" * 20_000, BODY[:20_000]], ids=["all of it wrong", "its end right"])
-def test_bytes_that_were_judged_wrong_are_not_gone_on_with_by_the_next_run(world: World, front: bytes) -> None:
+@pytest.mark.parametrize(
+    "end", [b"F" * 1_000_000, LARGE[1_000_000:2_000_000]], ids=["all of it wrong", "its end right"]
+)
+def test_bytes_that_were_judged_wrong_are_not_gone_on_with_by_the_next_run(world: World, end: bytes) -> None:
     """The request that was to bring them anew fails, and so ends the run."""
-    forged = front[:10_000] + b"F" * 1_000 + BODY[11_000:20_000] if front == BODY[:20_000] else front
-    world.policy(stream=replace(world.deps.policy.stream, overlap_bytes=1_000))
-    world.source.script(URL, Says(body=[forged, MALFORMED], is_reused=True), Retryable("busy", code="http_5xx"))
+    world.source.put(URL, LARGE)
+    world.policy(stream=replace(world.deps.policy.stream, overlap_bytes=65_536))
+    forged = Says(body=[b"F" * 1_000_000 + end, MALFORMED], is_reused=True)
+    world.source.script(URL, forged, Retryable("busy", code="http_5xx"))
     job = world.plan(URL)
     world.try_stream(job)
     world.make_due(job)
     world.drive()
-    assert world.artifacts(job)[0].sha256 == sha256(BODY)
+    assert world.artifacts(job)[0].sha256 == sha256(LARGE)
 
 
 def test_range_with_a_wrong_digest_is_not_gone_on_with_by_the_next_run(world: World) -> None:
     """Row 44: a byte is wrong on its way, and the request that was to bring the file anew fails."""
-    world.policy(stream=replace(world.deps.policy.stream, overlap_bytes=1_000))
-    right = BODY[9_000:40_000]
-    digest = base64.b64encode(hashlib.sha256(right).digest()).decode()
-    wrong = right[:15_000] + bytes([right[15_000] ^ 1]) + right[15_001:]
-    headers = ranged(9_000, 40_000) | {"Content-Digest": f"sha-256=:{digest}:"}
-    world.source.script(
-        URL,
-        Says(body=[BODY[:10_000], Retryable("cut", code="body_cut")]),
-        Says(206, headers, [wrong]),
-        Retryable("busy", code="http_5xx"),
-    )
+    world.source.put(URL, LARGE)
+    world.policy(stream=replace(world.deps.policy.stream, overlap_bytes=65_536))
+    world.source.script(URL, Says(body=[LARGE[:100_000], Retryable("cut", code="body_cut")]))
     job = world.plan(URL)
     world.try_stream(job)
+    start = 100_000 - 65_536
+    right = LARGE[start:2_000_000]
+    wrong = right[:700_000] + bytes([right[700_000] ^ 1]) + right[700_001:]
+    digest = base64.b64encode(hashlib.sha256(right).digest()).decode()
+    headers = ranged(start, 2_000_000, len(LARGE)) | {"Content-Digest": f"sha-256=:{digest}:"}
+    world.source.script(URL, Says(206, headers, [wrong]), Retryable("busy", code="http_5xx"))
     for _ in range(2):
         world.make_due(job)
         world.drive()
-    assert world.artifacts(job)[0].sha256 == sha256(BODY)
+    assert [one.start for one in world.source.gets(URL)][:3] == [0, start, 0]
+    assert world.artifacts(job)[0].sha256 == sha256(LARGE)
 
 
-def ranged(start: int, end: int) -> dict[str, str]:
-    return {"Content-Range": f"bytes {start}-{end - 1}/{len(BODY)}", "Content-Length": str(end - start)}
+def ranged(start: int, end: int, total: int = len(BODY)) -> dict[str, str]:
+    return {"Content-Range": f"bytes {start}-{end - 1}/{total}", "Content-Length": str(end - start)}
