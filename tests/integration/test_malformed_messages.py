@@ -96,6 +96,26 @@ def test_old_queue_that_is_a_key_of_another_type_is_passed_over(
         assert [told.count(f"passed over: the queue {name} ") for name in ("plan", "net", "disk", "beat")] == [1] * 4
 
 
+@pytest.mark.own_engines("keys of Redis", "broker")
+def test_worker_that_is_told_to_take_from_more_queues_goes_on_where_one_is_anothers(
+    broker: Valkey, tmp_path: Path, ledger_settings: Mapping[str, str], shelf: Shelf, web: WebServer
+) -> None:
+    url = web.put("/file", body := b"worth fetching" * 100)
+    settings = {**QUICK, **ledger_settings, **shelf.settings}
+    with Fleet(tmp_path / "home", broker, shelf, **settings) as fleet, broker.client() as client:
+        client.flushall()
+        client.set("net", "another project's")
+        worker = fleet.worker("w1", "-Q", "plan,beat")
+        for name in ("net", "disk"):
+            fleet.celery(f"add-{name}", "control", "add_consumer", name)
+        started = [f"Started consuming from {name}\n" for name in ("dlpipe.net", "dlpipe.disk", "disk")]
+        fleet.until(lambda: all(map(worker.says, started)), "three more queues to be taken from", worker)
+        fleet.plan([url])
+        fleet.until(lambda: fleet.done() == 1, "the job to end", worker)
+        fleet.assert_each_once({url: body})
+        assert worker.log.read_text().count("passed over: the queue net ") == 1
+
+
 @pytest.mark.own_engines("rights at RabbitMQ", "broker")
 @pytest.mark.xdist_group("production")
 def test_old_queue_that_this_user_of_rabbitmq_may_not_declare_is_passed_over(
