@@ -17,6 +17,11 @@ QUEUES = (
         "dlpipe/celery.py", " and queue not in old:", ":", (_LIVE, "-k", "key_of_another_type_is_passed_over"),
     ),
     Mutant(
+        "old-queue-declared-only", "a worker ends where its user may declare an old queue, and not take from it",
+        "dlpipe/inbox/queues.py", "if not isinstance(channel, virtual.Channel):", "if False:",
+        (_LIVE, "-k", "may_not_use"),
+    ),
+    Mutant(
         "add-consumer-bare", "`celery control add_consumer net` listens where nothing is sent to",
         "dlpipe/inbox/consumer.py", "        if not found:\n", "        if True:\n", (_QUEUES,),
     ),

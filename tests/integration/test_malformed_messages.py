@@ -23,7 +23,7 @@ from tests.webserver import WebServer
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
 CASES, SEED = 240, 18
-OWN_RIGHTS = r"^(amq\.default|dlpipe\..*|.*\.dlpipe\.control\.pidbox|celeryev.*)$"
+OWN_RIGHTS = r"^(amq\.default|dlpipe\..*|.*\.dlpipe\.control\.pidbox|celeryev.*|celery_delayed_.*)$"
 """As docs/operations.md names them."""
 SECRET = "https://u:hunter2@files.example/?token=5ec2e7"
 
@@ -118,7 +118,10 @@ def test_worker_that_is_told_to_take_from_more_queues_goes_on_where_one_is_anoth
 
 @pytest.mark.own_engines("rights at RabbitMQ", "broker")
 @pytest.mark.xdist_group("production")
-def test_old_queue_that_this_user_of_rabbitmq_may_not_declare_is_passed_over(
+@pytest.mark.parametrize(("user", "may_declare"), [("within", False), ("reader", True)])
+def test_old_queue_that_this_user_of_rabbitmq_may_not_use_is_passed_over(
+    user: str,
+    may_declare: bool,
     rabbitmq: RabbitMQ,
     broker: Valkey,
     tmp_path: Path,
@@ -128,9 +131,10 @@ def test_old_queue_that_this_user_of_rabbitmq_may_not_declare_is_passed_over(
 ) -> None:
     bodies = {web.put("/file", body := b"worth fetching" * 100): body}
     place = urlsplit(rabbitmq.new_url())
-    rabbitmq.ctl("add_user", "limited", "sesame")
-    rabbitmq.ctl("set_permissions", "-p", place.path[1:], "limited", *[OWN_RIGHTS] * 3)
-    address = {"DLPIPE_BROKER_URL": f"amqp://limited:sesame@127.0.0.1:{rabbitmq.port}{place.path}"}
+    rabbitmq.ctl("add_user", user, "sesame")
+    more = ".*" if may_declare else OWN_RIGHTS
+    rabbitmq.ctl("set_permissions", "-p", place.path[1:], user, more, more, OWN_RIGHTS)
+    address = {"DLPIPE_BROKER_URL": f"amqp://{user}:sesame@127.0.0.1:{rabbitmq.port}{place.path}"}
     with Fleet(tmp_path / "home", broker, shelf, **{**QUICK, **ledger_settings, **shelf.settings, **address}) as fleet:
         worker = fleet.celery("w1", "worker", "-P", "threads", "-c", "2", "-n", "w1@test", "-l", "INFO")
         fleet.plan(list(bodies))
