@@ -220,12 +220,13 @@ class CeleryPublisher:
         """Of each, together with its queue of the release before: a message in either is one that is not lost."""
         queues: Any = self._app.amqp.queues
         names = {short: [queue.name for queue in defaults.called(queues, short)] for short in short_names}
+        old = defaults.replaced(queues)
         gone: tuple[type[BaseException], ...] = (OperationalError, OSError)
         try:
             with self._app.pool.acquire(block=True, timeout=10) as acquired:
                 connection: Any = acquired
                 gone = (*gone, *connection.connection_errors, *connection.channel_errors)
-                found = _lengths(connection, [name for several in names.values() for name in several])
+                found = _lengths(connection, [name for several in names.values() for name in several], old)
                 return {short: sum(found[name] for name in several) for short, several in names.items()}
         except gone:
             return None
@@ -256,12 +257,15 @@ def _connected(connection: Any) -> Any:
     return connection.default_channel
 
 
-def _lengths(connection: Any, queues: Collection[str]) -> dict[str, int]:
+def _lengths(connection: Any, queues: Collection[str], old: Collection[str]) -> dict[str, int]:
+    """Where one of the release before cannot be asked for, it is another project's, and nothing of ours is in it."""
     found, channel = {}, _connected(connection)
     for queue in queues:
         try:
             found[queue] = int(channel.queue_declare(queue=queue, passive=True).message_count)
-        except ChannelError:
+        except connection.channel_errors as error:
+            if not isinstance(error, ChannelError) and queue not in old:
+                raise
             found[queue] = 0  # Redis forgets an empty queue
             if not getattr(channel, "is_open", True):  # RabbitMQ closes it when it has no such queue
                 channel = connection.channel()

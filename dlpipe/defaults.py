@@ -135,10 +135,22 @@ def short_name(queue: Any) -> str:
 
 
 def called(queues: Mapping[str, Binding], name: str) -> list[Binding]:
+    """The queues that a name means; of none that an app knows, one of that name."""
+    return known(queues, name) or [queues[name]]
+
+
+def known(queues: Mapping[str, Binding], name: str) -> list[Binding]:
     """Of those that an app knows: the queues that a name means, which may be short or that at the broker."""
     by_name = {**{key.removesuffix(_QUORUM): one for key, one in queues.items()}, **queues}
     short = short_name(by_name[name]) if name in by_name else name
-    return [one for one in queues.values() if short_name(one) == short] or [queues[name]]
+    return [one for one in queues.values() if short_name(one) == short]
+
+
+def replaced(queues: Mapping[str, Binding]) -> dict[str, Binding]:
+    """By name, those of the release before."""
+    found: dict[str, Any] = dict(queues)
+    now = {one.alias for one in found.values() if one.alias}
+    return {name: one for name, one in found.items() if not one.alias and short_name(one) in now}
 
 
 def node_queues(kind: Queue, node: str, settings: Settings) -> list[Binding]:

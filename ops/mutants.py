@@ -31,12 +31,13 @@ from ops.mutant import Mutant  # noqa: E402
 from ops.mutants_bodies import BODIES  # noqa: E402
 from ops.mutants_origins import ORIGINS  # noqa: E402
 from ops.mutants_planted import PLANTED  # noqa: E402
+from ops.mutants_queues import QUEUES  # noqa: E402
 from ops.mutants_shown import SHOWN  # noqa: E402
 from ops.mutants_waits import WAITS  # noqa: E402
 
 _COPIED = ("dlpipe", "tests", "ops", "docs", "pyproject.toml", "celeryconfig.py", "Makefile", "README.md")
 _TIMEOUT_S = 240
-MUTANTS = (*PLANTED, *ORIGINS, *BODIES, *SHOWN, *WAITS)
+MUTANTS = (*PLANTED, *ORIGINS, *BODIES, *SHOWN, *WAITS, *QUEUES)
 _FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+)", re.MULTILINE)
 
 

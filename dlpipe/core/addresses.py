@@ -13,9 +13,8 @@ REDIS = ("redis", "rediss", "unix", "redis+socket", "sentinel")
 _SOCKETS = ("unix", "redis+socket")
 _WITH_HOST = ("redis", "rediss", "sentinel", "amqp", "amqps", "pyamqp")
 _MAX_DATABASE = 1 << 31
-_BARE = re.compile(r"[\x00-\x20\x7f\ud800-\udfff]")
-_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
-_HOST = re.compile(r"(?:\[[0-9A-Fa-f:.%\w]+\]|[^\[\]:]*)(?::[0-9]*)?\Z")
+_NEVER = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
+_HOST = re.compile(r"(?:\[[0-9A-Fa-f:.%\w]+\]|(?:[^\[\]:%\s]|%[0-9A-Fa-f]{2})*)(?::[0-9]*)?\Z")
 _NUMBER = re.compile(r"[0-9]{1,10}\Z")
 
 
@@ -39,7 +38,10 @@ def for_celery(url: str) -> str:
 
 
 def objection(url: str) -> str | None:
-    """Why it cannot be an address; None when nothing speaks against it. Several may stand in one, between `;`."""
+    """Why it cannot be an address; None when nothing speaks against it. Several may stand in one, between `;`.
+
+    The libraries take a bare % in a password for itself, and a space in a path or a password: so that is no objection.
+    """
     if url.startswith("sqlite"):
         return None  # a path, in which nearly anything may stand
     several = [one for one in url.split(";") if one] if url.startswith(("sentinel:", "amqp", "pyamqp:")) else [url]
@@ -49,12 +51,10 @@ def objection(url: str) -> str | None:
 
 
 def _objection(url: str) -> str | None:
-    if _BARE.search(url):
-        return "it holds a space or a character that no address may hold; write it as %20 or the like"
+    if _NEVER.search(url):
+        return "it holds a control character, which no address may hold; write it as %0A or the like"
     if "://" not in url:
         return "it does not begin with a scheme, as redis:// does"
-    if _ESCAPE.search(url):
-        return "a % in it is not followed by two hexadecimal digits; write a % in a password as %25"
     try:
         parts = urlsplit(url)
         unquote(url, errors="strict")

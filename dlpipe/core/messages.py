@@ -150,11 +150,16 @@ def _are_strings(values: Mapping[str, Any], *names: str) -> bool:
 
 def _is_name(value: object) -> bool:
     """It becomes a key, and a part of log lines."""
-    return isinstance(value, str) and 0 < len(value) <= MAX_NAME and value.isprintable()
+    return isinstance(value, str) and 0 < len(value) <= MAX_NAME and _is_text(value)
 
 
 def _is_label(value: object) -> bool:
     return value == "" or _is_name(value)
+
+
+def _is_text(value: object) -> bool:
+    """Shown in log lines, and no key."""
+    return isinstance(value, str) and value.isprintable()
 
 
 def _is_int(value: object) -> bool:
@@ -180,7 +185,7 @@ def _are_limits(value: Any) -> bool:
 
 
 def _is_limit(value: Any) -> bool:
-    return (_is_int(value) or (isinstance(value, float) and math.isfinite(value))) and 0 < value <= _MAX_TIME_S
+    return (_is_int(value) or (isinstance(value, float) and math.isfinite(value))) and 0 <= value <= _MAX_TIME_S
 
 
 def _are_names(value: Any) -> bool:
@@ -215,7 +220,8 @@ _PROPERTIES: Mapping[str, Callable[[Any], bool]] = {
 _HEADERS: Mapping[str, Callable[[Any], bool]] = {
     "task": _is_name,
     "id": _is_name,
-    **dict.fromkeys(("root_id", "parent_id", "group", "shadow", "lang", "origin", "meth"), _is_label),
+    **dict.fromkeys(("root_id", "parent_id", "group", "lang", "origin", "meth"), _is_label),
+    "shadow": _is_text,
     "argsrepr": _is_kind(str),
     "kwargsrepr": _is_kind(str),
     "retries": _is_count,

@@ -12,7 +12,7 @@ from celery.worker.consumer import Consumer as CelerysConsumer
 
 from dlpipe.core import messages
 from dlpipe.core.messages import Fault
-from dlpipe.defaults import called
+from dlpipe.defaults import called, known
 from dlpipe.inbox.drops import dropped
 from dlpipe.inbox.transport import BAD_DATA
 
@@ -41,6 +41,22 @@ class Consumer(CelerysConsumer):
             self._drop(message, fault)
 
         return on_message
+
+    def add_task_queue(
+        self, queue: Any, exchange: Any = None, exchange_type: Any = None, routing_key: Any = None, **options: Any
+    ) -> Any:
+        """As `-Q`: together with the queue of the release before, which Celery could not tell from the new one."""
+        consumer: Any = self
+        queues: Any = self.app.amqp.queues
+        found = known(queues, queue)
+        if not found:
+            return super().add_task_queue(queue, exchange, exchange_type, routing_key, **options)
+        for one in found:
+            if not consumer.task_consumer.consuming_from(one.name) and queues.can_take(one.name, consumer.connection):
+                consumer.task_consumer.add_queue(one)
+                consumer.task_consumer.consume()
+                log.info("Started consuming from %s", one.name)
+        return None
 
     def cancel_task_queue(self, queue: Any) -> None:
         """As `-X`: together with the queue of the release before."""

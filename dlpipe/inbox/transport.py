@@ -108,3 +108,9 @@ class Amqp(AMQP):
 
     Connection = Connection
     queues_cls = Queues
+
+    def TaskConsumer(self, channel: Any, queues: Any = None, accept: Any = None, **kw: Any) -> Any:  # noqa: N802
+        """A worker's, of its connection."""
+        taken: Any = self.queues
+        found = queues or [one for name, one in taken.consume_from.items() if taken.can_take(name, channel)]
+        return super().TaskConsumer(channel, found, accept, **kw)

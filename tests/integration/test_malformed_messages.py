@@ -7,6 +7,7 @@ import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -14,6 +15,7 @@ from dlpipe.core.messages import Fault
 from tests.fleet import QUICK, Fleet
 from tests.fuzz import messages
 from tests.fuzz.forgery import CALLS, Forged, good
+from tests.rabbitmq import RabbitMQ
 from tests.servers import Valkey
 from tests.shelf import Shelf
 from tests.webserver import WebServer
@@ -21,6 +23,8 @@ from tests.webserver import WebServer
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
 CASES, SEED = 240, 18
+OWN_RIGHTS = r"^(amq\.default|dlpipe\..*|.*\.dlpipe\.control\.pidbox|celeryev.*|celery_delayed_.*)$"
+"""As docs/operations.md names them."""
 SECRET = "https://u:hunter2@files.example/?token=5ec2e7"
 
 
@@ -67,6 +71,81 @@ def test_key_of_another_type_in_the_place_of_a_queue_is_waited_out(
         fleet.plan([url])
         fleet.until(lambda: fleet.done() == 1, "the job to end", worker)
         fleet.assert_each_once({url: body})
+
+
+@pytest.mark.own_engines("keys of Redis", "broker")
+def test_old_queue_that_is_a_key_of_another_type_is_passed_over(
+    broker: Valkey, tmp_path: Path, ledger_settings: Mapping[str, str], shelf: Shelf, web: WebServer
+) -> None:
+    """Before the worker starts, and while it listens."""
+    url = web.put("/file", body := b"worth fetching" * 100)
+    settings = {**QUICK, **ledger_settings, **shelf.settings}
+    with Fleet(tmp_path / "home", broker, shelf, **settings) as fleet, broker.client() as client:
+        client.flushall()
+        for name in ("plan", "net", "beat"):
+            client.set(name, "another project's")
+        worker = fleet.worker("w1")
+        assert worker.lives
+        client.set("disk", "another project's")
+        fleet.until(lambda: worker.says("passed over: the queue disk"), "the worker to pass over it", worker)
+        fleet.plan([url])
+        fleet.until(lambda: fleet.done() == 1, "the job to end", worker)
+        fleet.assert_each_once({url: body})
+        assert fleet.waiting() == 0
+        told = worker.log.read_text()
+        assert [told.count(f"passed over: the queue {name} ") for name in ("plan", "net", "disk", "beat")] == [1] * 4
+
+
+@pytest.mark.own_engines("keys of Redis", "broker")
+def test_worker_that_is_told_to_take_from_more_queues_goes_on_where_one_is_anothers(
+    broker: Valkey, tmp_path: Path, ledger_settings: Mapping[str, str], shelf: Shelf, web: WebServer
+) -> None:
+    url = web.put("/file", body := b"worth fetching" * 100)
+    settings = {**QUICK, **ledger_settings, **shelf.settings}
+    with Fleet(tmp_path / "home", broker, shelf, **settings) as fleet, broker.client() as client:
+        client.flushall()
+        client.set("net", "another project's")
+        worker = fleet.worker("w1", "-Q", "plan,beat")
+        for name in ("net", "disk"):
+            fleet.celery(f"add-{name}", "control", "add_consumer", name)
+        started = [f"Started consuming from {name}\n" for name in ("dlpipe.net", "dlpipe.disk", "disk")]
+        fleet.until(lambda: all(map(worker.says, started)), "three more queues to be taken from", worker)
+        fleet.plan([url])
+        fleet.until(lambda: fleet.done() == 1, "the job to end", worker)
+        fleet.assert_each_once({url: body})
+        assert worker.log.read_text().count("passed over: the queue net ") == 1
+
+
+@pytest.mark.own_engines("rights at RabbitMQ", "broker")
+@pytest.mark.xdist_group("production")
+@pytest.mark.parametrize(("user", "may_declare"), [("within", False), ("reader", True)])
+def test_old_queue_that_this_user_of_rabbitmq_may_not_use_is_passed_over(
+    user: str,
+    may_declare: bool,
+    rabbitmq: RabbitMQ,
+    broker: Valkey,
+    tmp_path: Path,
+    ledger_settings: Mapping[str, str],
+    shelf: Shelf,
+    web: WebServer,
+) -> None:
+    bodies = {web.put("/file", body := b"worth fetching" * 100): body}
+    place = urlsplit(rabbitmq.new_url())
+    rabbitmq.ctl("add_user", user, "sesame")
+    more = ".*" if may_declare else OWN_RIGHTS
+    rabbitmq.ctl("set_permissions", "-p", place.path[1:], user, more, more, OWN_RIGHTS)
+    address = {"DLPIPE_BROKER_URL": f"amqp://{user}:sesame@127.0.0.1:{rabbitmq.port}{place.path}"}
+    with Fleet(tmp_path / "home", broker, shelf, **{**QUICK, **ledger_settings, **shelf.settings, **address}) as fleet:
+        worker = fleet.celery("w1", "worker", "-P", "threads", "-c", "2", "-n", "w1@test", "-l", "INFO")
+        fleet.plan(list(bodies))
+        fleet.until(lambda: fleet.done() == 1, "the job to end", worker)
+        fleet.assert_each_once(bodies)
+        assert fleet.waiting() == 0
+        told = worker.log.read_text()
+    passed = [told.count(f"passed over: the queue {name}.quorum ") for name in ("plan", "net", "disk", "beat")]
+    assert passed == [1] * 4
+    assert "ACCESS_REFUSED" not in told
+    assert "sesame" not in told
 
 
 BEFORE = {"DLPIPE_BROKER_QUEUE_PREFIX": ""}

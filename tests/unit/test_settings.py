@@ -7,10 +7,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from kombu import Connection
+from sqlalchemy import make_url
 
 from dlpipe import cli, wiring
 from dlpipe.core.errors import Misconfigured
 from dlpipe.embedded.stack import Stack
+from dlpipe.lease.connect import connect
 from dlpipe.settings import bucket_options, load, secret_files
 
 
@@ -214,6 +217,20 @@ def test_addresses_of_all_kinds_are_taken() -> None:
     load({"DLPIPE_DATABASE_URL": "postgresql+psycopg://u:p%25@[::1]:5432/d?sslmode=require"})
     load({"DLPIPE_DATABASE_URL": "postgresql+psycopg://u@/d?host=a:1&host=b:2&target_session_attrs=read-write"})
     load({"DLPIPE_REDIS_URL": "rediss://[::1]:6380/15?ssl_cert_reqs=none"})
+
+
+def test_an_address_that_the_libraries_take_as_it_is_written_is_taken() -> None:
+    """A bare % of a password, and a space in the path of a socket."""
+    password = load({"DLPIPE_REDIS_URL": "redis://:pa%ss@h"}).settings
+    assert connect(password.redis_uri).get_connection_kwargs()["password"] == "pa%ss"
+    assert Connection(password.broker_uri).password == "pa%ss"
+    socket = load({"DLPIPE_REDIS_URL": "unix:///home/my name/redis.sock"}).settings
+    assert connect(socket.redis_uri).get_connection_kwargs()["path"] == "/home/my name/redis.sock"
+    assert vars(Connection(socket.broker_uri))["hostname"] == "socket:///home/my name/redis.sock"
+    database = load(
+        {"DLPIPE_DATABASE_URL": "postgresql+psycopg://u:50%@h/db", "DLPIPE_REDIS_URL": "redis://h"}
+    ).settings
+    assert make_url(database.database_uri).password == "50%"
 
 
 @pytest.mark.parametrize(

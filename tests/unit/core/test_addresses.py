@@ -21,6 +21,9 @@ GOOD = (
     "postgresql+psycopg:///name",
     "postgresql+psycopg://u@/d?host=a:1&host=b:2",
     "sqlite:////home/a b/100%.db",
+    *("redis://:pa%ss@h", "rediss://:100%@h/0", "redis://:%4@h/0", "amqp://u:pa%ss@h//", "amqp://u:p@h/my room"),
+    *("postgresql+psycopg://u:50%@h/d", "postgresql+psycopg://u:a b@h/d%b", "sentinel://:pa%ss@a;sentinel://b"),
+    *("unix:///home/my name/redis.sock", "redis+socket:///50%/my name.sock?virtual_host=1", "redis://[fe80::1%eth0]/0"),
 )
 BAD = {
     "port": (
@@ -42,9 +45,12 @@ BAD = {
         f"redis://{'h' * 64}/0",
         "redis://a..b/0",
         "sentinel://a;sentinel://:1",
+        "redis://h%zz/0",
+        "redis://h /0",
     ),
-    "%": ("redis://h/%zz", "redis://:%4@h/0", "redis://:100%@h/0", "redis://:%ff@h/0", "amqp://u:%c3@h//"),
+    "UTF-8": ("redis://:%ff@h/0", "amqp://u:%c3@h//"),
     "number": (
+        "redis://h/%zz",
         "redis://h/notanumber",
         "rediss://h/notanumber",
         "redis://h/-1",
@@ -53,7 +59,7 @@ BAD = {
     ),
     "socket": ("unix://", "unix:///", "unix://h/0", "redis+socket://h/0"),
     "scheme": ("h", "h:6379", "redis", ""),
-    "character": ("redis://h /0", "redis://h\n/0", "redis://\ud800/0", "redis://h/0\0"),
+    "character": ("redis://h\n/0", "unix:///home/a\tb", "redis://\ud800/0", "redis://h/0\0"),
     "question mark": ("sentinel://a/0?db=1",),
 }
 

@@ -134,6 +134,13 @@ def test_header_with_a_time_that_can_be_computed_with_is_right(value: str) -> No
     assert of_frame(headers={**HEADERS, "eta": value, "expires": value, "timelimit": [30, 10.5]}) is None
 
 
+def test_limit_of_nothing_and_a_name_of_any_length_are_right_as_celery_has_them() -> None:
+    """A limit of 0 is none, to Celery."""
+    more = {"timelimit": [0, 0], "shadow": "long " * 1_000}
+    assert of_frame(headers={**HEADERS, **more}) is None
+    assert messages.of_body({"task": "dlpipe.head", "id": "x", **more}, {}) is None
+
+
 def test_header_that_no_rule_knows_is_left_alone() -> None:
     assert of_frame(headers={**HEADERS, "traceparent": ["of", {"a": "later"}, "release"]}) is None
 
