@@ -131,7 +131,7 @@ _MY_TOKEN = sa.bindparam("my_token", type_=_T.lease_owner.type)
 _HANDED_BACK = (
     guarded(states.sources(State.FAILED, Moment.FAIL))
     .where(_T.lease_owner == _MY_TOKEN)
-    .values(**IDLE, due_at=now(), **waiting.WAITS)
+    .values(**IDLE, due_at=now(), **waiting.when_handed_back())
 )
 
 
@@ -177,11 +177,9 @@ class SqlJobs:
 
     def _why_not(self, stage: StageRow, job_id: str, run: int, here: NodePolicy | None) -> Claim:
         row = self._connection.execute(
-            sa.select(
-                *(_T.state, _T.run, _T.attempts, _T.node, _T.due_at, _T.paused_at, *waiting.CLOCKS),
-                lease_free().label("free"),
-                now().label("at"),
-            ).where(_T.job_id == job_id)
+            sa.select(_T.state, _T.run, _T.node, _T.due_at, _T.paused_at, lease_free().label("free")).where(
+                _T.job_id == job_id
+            )
         ).first()
         if row is None:
             return Refused("unknown_job")
@@ -199,20 +197,24 @@ class SqlJobs:
         if here is not None and stage.staged and row.run == run and state in states.claimable(stage.name):
             if row.node is not None and row.node != here.name:
                 return Refused("other_node")
-            if row.node is None and self._pass_on(job_id, run, _node_takes_none(row, here)):
+            if row.node is None and self._pass_on(job_id, run, here):
                 return Refused("node_takes_none")
         return Refused("out_of_order")
 
-    def _pass_on(self, job_id: str, run: int, write: FailureWrite) -> bool:
+    def _pass_on(self, job_id: str, run: int, here: NodePolicy) -> bool:
         """Due again, for a node that takes jobs; in a while, as there may be none, and each run asks the server."""
-        ends = write.due_after_s is None
         passed = sa.update(artifact_jobs).where(
             _T.job_id == job_id, _T.run == run, _T.node.is_(None), _T.due_at.is_(None), _T.lease_owner.is_(None)
         )
+        moved = passed.values(fence=_T.fence + 1, **waiting.when_claimed())
+        row = self._connection.execute(moved.returning(*_T, now().label("at"))).first()
+        if row is None:
+            return False
+        write = _node_takes_none(row, here)
+        ends = write.due_after_s is None
         values = {**IDLE, **waiting.when_failed(write), "due_at": None if ends else after(write.due_after_s or 0.0)}
         values |= {"state": State.FAILED.value} if ends else {}
-        if self._connection.execute(passed.values(fence=_T.fence + 1, **values)).rowcount == 0:
-            return False
+        self._connection.execute(passed.values(**values))
         note_error(self._connection, job_id, Status.FAILED if ends else None, write, ended=ends)
         return True
 
