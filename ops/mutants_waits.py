@@ -93,7 +93,13 @@ WAITS = (
     ),
     Mutant(
         "silent-node-waited-for", "a node that is silent keeps its jobs for ever", "dlpipe/core/nodes.py",
-        "    if policy.retry.postpone_max_s < node.silent_s < math.inf:\n", "    if False:\n",
+        "any(too_long or not one.drains for one in steady)", "any(not one.drains for one in steady)",
+        ("tests/unit/core/test_nodes.py",),
+    ),
+    Mutant(
+        "nodes-gone-after-an-outage", "the first node that is back after a week takes the others for gone",
+        "dlpipe/core/nodes.py",
+        "any(too_long or not one.drains for one in steady)", "(too_long or any(not one.drains for one in steady))",
         ("tests/unit/core/test_nodes.py",),
     ),
     Mutant(
