@@ -83,8 +83,11 @@ WAITS = (
     ),
     Mutant(
         "hand-back-not-counted", "the time of a job that is handed back is not counted", "dlpipe/db/jobs.py",
-        "    .values(**IDLE, due_at=now(), **waiting.when_handed_back())\n", "    .values(**IDLE, due_at=now())\n",
-        _CLOCKS_TEST,
+        "**waiting.when_handed_back(waits=waits)", "**waiting.when_handed_back(waits=False)", _CLOCKS_TEST,
+    ),
+    Mutant(
+        "end-of-a-worker-counted", "each start of a worker anew puts its jobs off", _RUNNER,
+        "waits=not isinstance(lost, WorkerEnding))", "waits=True)", _RUNNER_TEST,
     ),
     Mutant(
         "passed-on-without-end", "a job that no node takes is passed on for ever", "dlpipe/db/jobs.py",

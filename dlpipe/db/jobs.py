@@ -128,11 +128,12 @@ def _advanced(stage: str, target: State, dialect: str) -> tuple[Ready, ...]:
 
 _MY_TOKEN = sa.bindparam("my_token", type_=_T.lease_owner.type)
 # By the token as well: who claims onward and hears no answer hands back under a fence that may be somebody else's.
-_HANDED_BACK = (
-    guarded(states.sources(State.FAILED, Moment.FAIL))
+_HANDED_BACK = {
+    waits: guarded(states.sources(State.FAILED, Moment.FAIL))
     .where(_T.lease_owner == _MY_TOKEN)
-    .values(**IDLE, due_at=now(), **waiting.when_handed_back())
-)
+    .values(**IDLE, due_at=now(), **waiting.when_handed_back(waits=waits))
+    for waits in (True, False)
+}
 
 
 def _node_takes_none(row: Any, here: NodePolicy) -> FailureWrite:
@@ -239,8 +240,8 @@ class SqlJobs:
         status = None if stays else states.status_of(State.FAILED, retry_due=waits)
         note_error(self._connection, job.job_id, status, write, ended=not waits)
 
-    def hand_back(self, job: ArtifactJob) -> bool:
-        changed = self._connection.execute(_HANDED_BACK, {**mine(job), _MY_TOKEN.key: job.lease_owner})
+    def hand_back(self, job: ArtifactJob, *, waits: bool = True) -> bool:
+        changed = self._connection.execute(_HANDED_BACK[waits], {**mine(job), _MY_TOKEN.key: job.lease_owner})
         return changed.rowcount > 0
 
     def renew(self, claims: Sequence[tuple[str, int]], ttl_s: float) -> set[str]:

@@ -33,9 +33,11 @@ def when_claimed() -> Mapping[str, Any]:
     return {**moved, _T.room_since.name: sa.case((is_left, None), else_=moved[_T.room_since.name])}
 
 
-def when_handed_back() -> Mapping[str, Any]:
-    """Its work was given up: a wait, but for the time after its lease."""
+def when_handed_back(*, waits: bool) -> Mapping[str, Any]:
+    """Its work was given up; the time after its lease is no wait in any case."""
     moved = when_idle(_T.lease_until)
+    if not waits:
+        return moved
     return {**moved, _T.postponed_since.name: sa.func.coalesce(moved[_T.postponed_since.name], now())}
 
 
