@@ -70,6 +70,15 @@ WAITS = (
         "anew=total is not None and total == self._total", "anew=self.first is not None", _QUOTA_TEST,
     ),
     Mutant(
+        "room-that-was-there-forgotten", "the time for which a job streamed counts as one without room", _ROOM,
+        "        if self._waited and total is not None:\n", "        if False:\n", _QUOTA_TEST,
+    ),
+    Mutant(
+        "room-of-head-ends-the-wait", "the wait for room ends by a length that HEAD declares", _ROOM,
+        "            self._ask(total)\n        except Permanent:\n",
+        "            self.ask(total)\n        except Permanent:\n", _QUOTA_TEST,
+    ),
+    Mutant(
         "filled-volume-kept", "a body that has filled the volume stays on it", "dlpipe/pipeline/stages/fetch.py",
         "    return never_fits or failure.code in _WORTHLESS", "    return failure.code in _WORTHLESS", _QUOTA_TEST,
     ),

@@ -240,6 +240,10 @@ class SqlJobs:
         status = None if stays else states.status_of(State.FAILED, retry_due=waits)
         note_error(self._connection, job.job_id, status, write, ended=not waits)
 
+    def has_room(self, job: ArtifactJob) -> None:
+        allowed = states.sources(State.FAILED, Moment.FAIL)
+        self._connection.execute(guarded(allowed).values(room_since=None), mine(job))
+
     def hand_back(self, job: ArtifactJob, *, waits: bool = True) -> bool:
         changed = self._connection.execute(_HANDED_BACK[waits], {**mine(job), _MY_TOKEN.key: job.lease_owner})
         return changed.rowcount > 0

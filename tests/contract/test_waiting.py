@@ -107,7 +107,8 @@ def test_the_time_after_the_lease_of_a_run_is_not_counted(bench: Bench, after_it
         case _:
             assert hand_back(bench, job)
             job = bench.hold("head", job_id, run=3)
-    assert (job.waited.put_off_s, job.waited.room_s) == (AN_HOUR, AN_HOUR)
+    assert job.waited.put_off_s == AN_HOUR
+    assert job.waited.room_s == AN_HOUR
 
 
 @pytest.mark.parametrize("sent_again", [False, True])
@@ -121,7 +122,8 @@ def test_the_time_between_two_stages_is_not_counted(bench: Bench, sent_again: bo
             with bench.database.write() as unit:
                 assert [hint.job_id for hint in unit.backlog.take_lost(9, 60.0, ["resume_decide"])] == [job_id]
     waited = bench.hold("resume_decide", job_id, run=2).waited
-    assert (waited.put_off_s, waited.room_s) == (AN_HOUR, AN_HOUR)
+    assert waited.put_off_s == AN_HOUR
+    assert waited.room_s == AN_HOUR
 
 
 def test_a_message_that_is_sent_again_before_its_run_moves_no_clock(bench: Bench) -> None:
@@ -141,7 +143,8 @@ def test_the_time_for_which_a_job_lay_on_a_node_that_is_gone_is_not_counted(benc
     with bench.database.write() as unit:
         assert unit.nodes.hand_on("gone") == 1
     waited = bench.hold("head", job_id, run=3).waited
-    assert (waited.put_off_s, waited.room_s) == (AN_HOUR, AN_HOUR)
+    assert waited.put_off_s == AN_HOUR
+    assert waited.room_s == AN_HOUR
 
 
 def test_the_time_before_a_node_passes_a_job_on_is_not_counted(bench: Bench) -> None:
@@ -187,6 +190,27 @@ def test_the_wait_for_room_begins_anew_once_there_was_some(bench: Bench, anew: b
     waited = bench.hold("head", job_id, run=3).waited
     assert waited.put_off_s == AN_HOUR
     assert waited.room_s == room_s
+
+
+@pytest.mark.parametrize("overtaken", [False, True])
+def test_only_the_holder_ends_the_wait_for_room(bench: Bench, overtaken: bool) -> None:
+    job_id = without_room_since_an_hour(bench)
+    job = bench.hold("head", job_id, run=2)
+    if overtaken:
+        bench.set(job_id, fence=job.fence + 1)
+    with bench.database.write() as unit:
+        unit.jobs.has_room(job)
+    assert (bench.row(job_id)["room_since"] is None) is not overtaken
+    assert bench.row(job_id)["postponed_since"] is not None
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_a_hand_back_is_a_wait_unless_the_worker_ends(bench: Bench, waits: bool) -> None:
+    job_id = bench.job()
+    job = bench.hold("head", job_id)
+    with bench.database.write() as unit:
+        assert unit.jobs.hand_back(job, waits=waits)
+    assert (bench.row(job_id)["postponed_since"] is not None) is waits
 
 
 def test_a_job_that_is_handed_back_again_and_again_waits_as_well(bench: Bench) -> None:

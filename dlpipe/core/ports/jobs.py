@@ -91,6 +91,9 @@ class Jobs(Protocol):
     def fail(self, job: ArtifactJob, write: FailureWrite) -> None:
         """End the run without success: wait for the next one, or for good. LeaseLost as above."""
 
+    def has_room(self, job: ArtifactJob) -> None:
+        """Its wait for room is over: a later one is counted from its own begin. Only for the holder of the fence."""
+
     def hand_back(self, job: ArtifactJob, *, waits: bool = True) -> bool:
         """Free a claim whose work was given up, due again at once; False when it is no longer ours.
 
