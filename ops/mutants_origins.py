@@ -86,7 +86,7 @@ ORIGINS = (
     ),
     # ── the order of dispatch ──
     Mutant(
-        "put-off-jobs-first", "a job that its server has put off keeps one waiting that none has", "dlpipe/db/due.py",
+        "put-off-jobs-first", "a job that was put off keeps one waiting that never was", "dlpipe/db/due.py",
         "sorted(rows, key=lambda row: row.postponed_since is not None)", "rows",
         ("tests/contract/test_dispatch.py", "-k", "no_server_has_put_off and sqlite"),
     ),

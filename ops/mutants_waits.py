@@ -19,7 +19,7 @@ WAITS = (
     Mutant(
         "wait-for-some-codes-only", "only what servers ask for has an end", _WAITS,
         "    if left_s(failure.code, waited, policy) >= 0:\n",
-        "    if failure.code not in _ASKED_BY_SERVERS or left_s(failure.code, waited, policy) >= 0:\n",
+        "    if failure.code not in ASKED_BY_SERVERS or left_s(failure.code, waited, policy) >= 0:\n",
         ("tests/unit/core/test_waits.py",),
     ),
     Mutant(
@@ -34,7 +34,19 @@ WAITS = (
     ),
     Mutant(
         "wait-counted-while-due", "a job pays for the line before its host", "dlpipe/db/waiting.py",
-        "sa.case((_T.due_at < now(), now() - (_T.due_at - clock)), else_=clock)", "clock", _CLOCKS_TEST,
+        "sa.case((since < now(), clock + (now() - since)), else_=clock)", "clock", _CLOCKS_TEST,
+    ),
+    Mutant(
+        "outage-counted-at-a-lost-worker", "a job that was under way pays for an outage", "dlpipe/db/backlog.py",
+        "                **when_idle(_T.lease_until),\n", "", _CLOCKS_TEST,
+    ),
+    Mutant(
+        "outage-counted-on-a-node", "a job pays for the silence of the node that had it", "dlpipe/db/nodes.py",
+        ", **when_idle(_T.published_at))", ")", _CLOCKS_TEST,
+    ),
+    Mutant(
+        "outage-counted-between-stages", "a job whose run stood still pays for it", "dlpipe/db/waiting.py",
+        "sa.func.coalesce(_T.due_at, _T.lease_until, _T.published_at)", "_T.due_at", _CLOCKS_TEST,
     ),
     Mutant(
         "room-counted-with-other-waits", "a wait for a host counts as one for room", "dlpipe/db/waiting.py",
@@ -58,6 +70,15 @@ WAITS = (
         "anew=total is not None and total == self._total", "anew=self.first is not None", _QUOTA_TEST,
     ),
     Mutant(
+        "room-that-was-there-forgotten", "the time for which a job streamed counts as one without room", _ROOM,
+        "        if self._waited and total is not None:\n", "        if False:\n", _QUOTA_TEST,
+    ),
+    Mutant(
+        "room-of-head-ends-the-wait", "the wait for room ends by a length that HEAD declares", _ROOM,
+        "            self._ask(total)\n        except Permanent:\n",
+        "            self.ask(total)\n        except Permanent:\n", _QUOTA_TEST,
+    ),
+    Mutant(
         "filled-volume-kept", "a body that has filled the volume stays on it", "dlpipe/pipeline/stages/fetch.py",
         "    return never_fits or failure.code in _WORTHLESS", "    return failure.code in _WORTHLESS", _QUOTA_TEST,
     ),
@@ -71,16 +92,26 @@ WAITS = (
     ),
     Mutant(
         "hand-back-not-counted", "the time of a job that is handed back is not counted", "dlpipe/db/jobs.py",
-        "    .values(**IDLE, due_at=now(), **waiting.WAITS)\n", "    .values(**IDLE, due_at=now())\n", _CLOCKS_TEST,
+        "**waiting.when_handed_back(waits=waits)", "**waiting.when_handed_back(waits=False)", _CLOCKS_TEST,
+    ),
+    Mutant(
+        "end-of-a-worker-counted", "each start of a worker anew puts its jobs off", _RUNNER,
+        "waits=not isinstance(lost, WorkerEnding))", "waits=True)", _RUNNER_TEST,
     ),
     Mutant(
         "passed-on-without-end", "a job that no node takes is passed on for ever", "dlpipe/db/jobs.py",
-        "        ends = write.due_after_s is None\n        passed", "        ends = False\n        passed",
+        "        ends = write.due_after_s is None\n", "        ends = False\n",
         ("tests/contract/test_nodes.py", "-k", "sqlite"),
     ),
     Mutant(
         "silent-node-waited-for", "a node that is silent keeps its jobs for ever", "dlpipe/core/nodes.py",
-        "    if policy.retry.postpone_max_s < node.silent_s < math.inf:\n", "    if False:\n",
+        "any(too_long or not one.drains for one in steady)", "any(not one.drains for one in steady)",
+        ("tests/unit/core/test_nodes.py",),
+    ),
+    Mutant(
+        "nodes-gone-after-an-outage", "the first node that is back after a week takes the others for gone",
+        "dlpipe/core/nodes.py",
+        "any(too_long or not one.drains for one in steady)", "(too_long or any(not one.drains for one in steady))",
         ("tests/unit/core/test_nodes.py",),
     ),
     Mutant(

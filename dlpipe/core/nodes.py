@@ -52,18 +52,16 @@ class Stand(StrEnum):
 def judge(node: Node, nodes: Iterable[Node], policy: NodePolicy) -> Stand:
     """Gone is only who was silent while another one, which could take its jobs, was heard all the time.
 
-    When nobody is heard it is the broker or the database that was away, and then nobody is gone, but for one that was
-    silent for longer than any job may wait.
+    When nobody is heard it is the broker or the database that was away, and then nobody is gone. For longer than any
+    job may wait, one is not waited for even if those that are heard all the time take no jobs.
     """
-    if policy.retry.postpone_max_s < node.silent_s < math.inf:
-        return Stand.GONE
-    if node.silent_s >= policy.gone_after_s and any(
-        one.name != node.name
-        and not one.drains
-        and one.silent_s < policy.fresh_s
-        and one.steady_s >= policy.gone_after_s
+    steady = [
+        one
         for one in nodes
-    ):
+        if one.name != node.name and one.silent_s < policy.fresh_s and one.steady_s >= policy.gone_after_s
+    ]
+    too_long = policy.retry.postpone_max_s < node.silent_s < math.inf
+    if node.silent_s >= policy.gone_after_s and any(too_long or not one.drains for one in steady):
         return Stand.GONE
     if node.drains:
         return Stand.DRAINING

@@ -48,7 +48,8 @@ def given_up(failure: Postponed, waited: Waited, policy: RetryPolicy) -> Permane
     if failure.code == ROOM and waited.room_s > policy.room_max_s:
         message = f"{failure.message} (given up: it has waited for room for {span(waited.room_s)})"
     elif failure.code in ASKED_BY_SERVERS:
-        message = f"for {span(waited.put_off_s)} the server has asked to be asked later; use another source"
+        in_all = f"put off for {span(waited.put_off_s)} in all"
+        message = f"it was {in_all}, the last time because its server is too busy; use another source"
     else:
         message = f"{failure.message} (given up: it was put off for {span(waited.put_off_s)} in all)"
     return Permanent(message, code=final_code(failure.code))

@@ -18,7 +18,7 @@ from dlpipe.db.guards import FREE, IDLE, guarded, in_states, lease_free, mine, n
 from dlpipe.db.indexes import prefer_indexes
 from dlpipe.db.rows import JOB_COLUMNS, is_uuid, job_from
 from dlpipe.db.schema import LIVE, artifact_jobs, artifact_ops, jobs, purged_jobs
-from dlpipe.db.waiting import NOT_WAITING
+from dlpipe.db.waiting import NOT_WAITING, when_idle
 
 _T, _O = artifact_jobs.c, artifact_ops.c
 _CHUNK = 500
@@ -60,7 +60,7 @@ class SqlBacklog:
         rows = self._connection.execute(
             sa.update(artifact_jobs)
             .where(_T.job_id.in_(begin), *WAITING)
-            .values(published_at=now())
+            .values(published_at=now(), **when_idle(sa.case((_T.due_at.is_(None), _T.published_at))))
             .returning(_T.job_id, _T.run, _T.state, _T.due_at, _T.node)
         ).all()
         return [_hint(row, begin[row.job_id]) for row in rows]
@@ -105,6 +105,7 @@ class SqlBacklog:
                 **IDLE,
                 due_at=None if ends else now(),
                 attempts=_T.attempts + 1,
+                **when_idle(_T.lease_until),
             ),
             mine(held.job),
         )

@@ -1,5 +1,5 @@
 """Which due jobs are sent next (HEAL-1): by priority, shared among tenants, no more than a host may have, and those
-that no server has put off before those that one has (HOST-3).
+that were never put off before those that were (HOST-3).
 
 The due jobs of one priority and tenant are a lane. Lanes, and the hosts within one, are found by stepping from one
 value to the next through an index, so a million jobs of one tenant, or of one host that is full, cost one step.
@@ -26,7 +26,7 @@ _LOCK = 7_236_482_916
 MAX_TENANTS = 1_000
 """Looked at in one round and priority; where there are more, the next round goes on behind them."""
 AHEAD = 4
-"""So many times as many of those who wait longest are looked at for some that no server has put off."""
+"""So many times as many of those who wait longest are looked at for some that were never put off."""
 MAX_HOSTS = 1_000
 """Looked at in one round and lane whose longest waiting jobs are for hosts that have enough; the next goes on."""
 
@@ -87,7 +87,7 @@ class Due:
     # ── one lane ──────────────────────────────────────────────────────────────────────────────────
 
     def _choose(self, priority: int, tenant: str, want: int) -> list[str]:
-        """Who waits longest, of hosts that may have more; the jobs of a page that no server has put off come first."""
+        """Who waits longest, of hosts that may have more; the jobs of a page that were never put off come first."""
         lane = (_T.priority == priority, _T.tenant_id == tenant, _T.due_at <= self._at)
         page = self._rows("ix_artifact_jobs_due", AHEAD * want, *lane)
         chosen = self._fitting(page, want)

@@ -128,11 +128,12 @@ def _advanced(stage: str, target: State, dialect: str) -> tuple[Ready, ...]:
 
 _MY_TOKEN = sa.bindparam("my_token", type_=_T.lease_owner.type)
 # By the token as well: who claims onward and hears no answer hands back under a fence that may be somebody else's.
-_HANDED_BACK = (
-    guarded(states.sources(State.FAILED, Moment.FAIL))
+_HANDED_BACK = {
+    waits: guarded(states.sources(State.FAILED, Moment.FAIL))
     .where(_T.lease_owner == _MY_TOKEN)
-    .values(**IDLE, due_at=now(), **waiting.WAITS)
-)
+    .values(**IDLE, due_at=now(), **waiting.when_handed_back(waits=waits))
+    for waits in (True, False)
+}
 
 
 def _node_takes_none(row: Any, here: NodePolicy) -> FailureWrite:
@@ -177,11 +178,9 @@ class SqlJobs:
 
     def _why_not(self, stage: StageRow, job_id: str, run: int, here: NodePolicy | None) -> Claim:
         row = self._connection.execute(
-            sa.select(
-                *(_T.state, _T.run, _T.attempts, _T.node, _T.due_at, _T.paused_at, *waiting.CLOCKS),
-                lease_free().label("free"),
-                now().label("at"),
-            ).where(_T.job_id == job_id)
+            sa.select(_T.state, _T.run, _T.node, _T.due_at, _T.paused_at, lease_free().label("free")).where(
+                _T.job_id == job_id
+            )
         ).first()
         if row is None:
             return Refused("unknown_job")
@@ -199,20 +198,24 @@ class SqlJobs:
         if here is not None and stage.staged and row.run == run and state in states.claimable(stage.name):
             if row.node is not None and row.node != here.name:
                 return Refused("other_node")
-            if row.node is None and self._pass_on(job_id, run, _node_takes_none(row, here)):
+            if row.node is None and self._pass_on(job_id, run, here):
                 return Refused("node_takes_none")
         return Refused("out_of_order")
 
-    def _pass_on(self, job_id: str, run: int, write: FailureWrite) -> bool:
+    def _pass_on(self, job_id: str, run: int, here: NodePolicy) -> bool:
         """Due again, for a node that takes jobs; in a while, as there may be none, and each run asks the server."""
-        ends = write.due_after_s is None
         passed = sa.update(artifact_jobs).where(
             _T.job_id == job_id, _T.run == run, _T.node.is_(None), _T.due_at.is_(None), _T.lease_owner.is_(None)
         )
+        moved = passed.values(fence=_T.fence + 1, **waiting.when_claimed())
+        row = self._connection.execute(moved.returning(*_T, now().label("at"))).first()
+        if row is None:
+            return False
+        write = _node_takes_none(row, here)
+        ends = write.due_after_s is None
         values = {**IDLE, **waiting.when_failed(write), "due_at": None if ends else after(write.due_after_s or 0.0)}
         values |= {"state": State.FAILED.value} if ends else {}
-        if self._connection.execute(passed.values(fence=_T.fence + 1, **values)).rowcount == 0:
-            return False
+        self._connection.execute(passed.values(**values))
         note_error(self._connection, job_id, Status.FAILED if ends else None, write, ended=ends)
         return True
 
@@ -237,8 +240,12 @@ class SqlJobs:
         status = None if stays else states.status_of(State.FAILED, retry_due=waits)
         note_error(self._connection, job.job_id, status, write, ended=not waits)
 
-    def hand_back(self, job: ArtifactJob) -> bool:
-        changed = self._connection.execute(_HANDED_BACK, {**mine(job), _MY_TOKEN.key: job.lease_owner})
+    def has_room(self, job: ArtifactJob) -> None:
+        allowed = states.sources(State.FAILED, Moment.FAIL)
+        self._connection.execute(guarded(allowed).values(room_since=None), mine(job))
+
+    def hand_back(self, job: ArtifactJob, *, waits: bool = True) -> bool:
+        changed = self._connection.execute(_HANDED_BACK[waits], {**mine(job), _MY_TOKEN.key: job.lease_owner})
         return changed.rowcount > 0
 
     def renew(self, claims: Sequence[tuple[str, int]], ttl_s: float) -> set[str]:

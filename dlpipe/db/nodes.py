@@ -18,6 +18,7 @@ from dlpipe.db.clock import after, now
 from dlpipe.db.guards import IDLE, in_states
 from dlpipe.db.indexes import prefer_indexes
 from dlpipe.db.schema import artifact_jobs, nodes
+from dlpipe.db.waiting import when_idle
 
 _N, _T = nodes.c, artifact_jobs.c
 _HEARD = {Queue.NET: _N.net_at, Queue.DISK: _N.disk_at}
@@ -87,7 +88,7 @@ class SqlNodes:
         return self._connection.execute(
             sa.update(artifact_jobs)
             .where(_T.job_id.in_(taken), *_on(name), _T.lease_owner.is_(None))
-            .values(fence=_T.fence + 1, **IDLE, due_at=now(), node=None)
+            .values(fence=_T.fence + 1, **IDLE, due_at=now(), node=None, **when_idle(_T.published_at))
         ).rowcount
 
     def forget(self, name: str) -> None:

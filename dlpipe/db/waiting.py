@@ -18,12 +18,27 @@ from dlpipe.db.schema import artifact_jobs
 _T = artifact_jobs.c
 CLOCKS = (_T.postponed_since, _T.room_since)
 NOT_WAITING: Mapping[str, None] = dict.fromkeys(clock.name for clock in CLOCKS)
-WAITS: Mapping[str, Any] = {_T.postponed_since.name: sa.func.coalesce(_T.postponed_since, now())}
+
+
+def when_idle(since: sa.ColumnElement[Any]) -> Mapping[str, Any]:
+    """From that moment until now the job was not put off: we have kept it waiting ourselves."""
+    return {clock.name: sa.case((since < now(), clock + (now() - since)), else_=clock) for clock in CLOCKS}
 
 
 def when_claimed() -> Mapping[str, Any]:
-    """What was waited for came with the due time; since then we have kept the job waiting ourselves."""
-    return {clock.name: sa.case((_T.due_at < now(), now() - (_T.due_at - clock)), else_=clock) for clock in CLOCKS}
+    """What was waited for came with the due time; a run that is under way stood still since it was let go, or sent."""
+    moved = when_idle(sa.func.coalesce(_T.due_at, _T.lease_until, _T.published_at))
+    # The release before knows one clock alone, and leaves the other one behind where it ends a wait.
+    is_left = sa.and_(_T.postponed_since.is_(None), _T.room_since.is_not(None))
+    return {**moved, _T.room_since.name: sa.case((is_left, None), else_=moved[_T.room_since.name])}
+
+
+def when_handed_back(*, waits: bool) -> Mapping[str, Any]:
+    """Its work was given up; the time after its lease is no wait in any case."""
+    moved = when_idle(_T.lease_until)
+    if not waits:
+        return moved
+    return {**moved, _T.postponed_since.name: sa.func.coalesce(moved[_T.postponed_since.name], now())}
 
 
 def when_failed(write: FailureWrite) -> Mapping[str, Any]:

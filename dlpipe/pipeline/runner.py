@@ -163,9 +163,9 @@ def _return_claims(deps: Deps) -> None:
             raise
 
 
-def _hand_back(deps: Deps, job: ArtifactJob) -> None:
+def _hand_back(deps: Deps, job: ArtifactJob, *, waits: bool = True) -> None:
     """A no-op when its record got through after all, or a later fence is on it."""
-    settle(deps.database, lambda unit: unit.jobs.hand_back(job))
+    settle(deps.database, lambda unit: unit.jobs.hand_back(job, waits=waits))
 
 
 def _claim(
@@ -247,7 +247,7 @@ def _stopped(deps: Deps, row: StageRow, work: Work, lost: LeaseLost) -> Failed:
         with suppress(LeaseLost, IllegalTransition):  # then it is true: a later fence is on the job
             return _fail(deps, row, work, failure, deps.debug_id())
     for job in _under_either_fence(work.job):
-        _hand_back(deps, job)
+        _hand_back(deps, job, waits=not isinstance(lost, WorkerEnding))
     raise lost
 
 

@@ -91,8 +91,14 @@ class Jobs(Protocol):
     def fail(self, job: ArtifactJob, write: FailureWrite) -> None:
         """End the run without success: wait for the next one, or for good. LeaseLost as above."""
 
-    def hand_back(self, job: ArtifactJob) -> bool:
-        """Free a claim whose work was given up, due again at once; False when it is no longer ours."""
+    def has_room(self, job: ArtifactJob) -> None:
+        """Its wait for room is over: a later one is counted from its own begin. Only for the holder of the fence."""
+
+    def hand_back(self, job: ArtifactJob, *, waits: bool = True) -> bool:
+        """Free a claim whose work was given up, due again at once; False when it is no longer ours.
+
+        `waits`: it counts as a put-off, as the job may not be handed back for ever.
+        """
 
     def renew(self, claims: Sequence[tuple[str, int]], ttl_s: float) -> set[str]:
         """Extend the mirrored leases of (job id, fence); answer the job ids that are no longer ours."""
@@ -110,7 +116,7 @@ class Backlog(Protocol):
         """Mark due jobs as published, as far as the window allows, and answer what to send.
 
         The highest priority first; within one, tenants share the room, least in flight first; within a tenant, who
-        waits longest, and of those in front such as no server has put off before the others (HOST-3). The cost is
+        waits longest, and of those in front such as were never put off before the others (HOST-3). The cost is
         that of the answer, however many jobs are planned and whatever host is full.
         """
 

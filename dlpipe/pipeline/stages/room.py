@@ -8,6 +8,7 @@ from dlpipe.core import quota, waits
 from dlpipe.core.errors import Permanent, Postponed
 from dlpipe.core.model import ArtifactJob
 from dlpipe.pipeline.deps import Deps
+from dlpipe.pipeline.settling import settle
 
 LOOK_EVERY_BYTES = 32 << 20
 LOOK_EVERY_S = 10.0
@@ -24,6 +25,7 @@ class Admission:
         self._since = 0
         self._looked = deps.clock()
         self._total: int | None = None
+        self._waited = job.waited.room_s > 0
         self.first: quota.Decision | None = None
         """What it was let in by."""
 
@@ -34,7 +36,7 @@ class Admission:
         """
         retry, waited = self._deps.policy.retry, self._job.waited
         try:
-            self.ask(total)
+            self._ask(total)
         except Permanent:
             return False
         except Postponed as refusal:
@@ -44,7 +46,16 @@ class Admission:
         return True
 
     def ask(self, total: int | None) -> None:
-        """Postponed when the volume has no room for the rest of a file of that size, Permanent when it never will."""
+        """Postponed when the volume has no room for the rest of a file of that size, Permanent when it never will.
+
+        Where it has, the wait for room is over, however the run goes on; a length that is unknown ends none.
+        """
+        self._ask(total)
+        if self._waited and total is not None:
+            settle(self._deps.database, lambda unit: unit.jobs.has_room(self._job))
+            self._waited = False
+
+    def _ask(self, total: int | None) -> None:
         if self.first is not None and total is not None and total == self._total and not self._since:
             return  # that room is promised to it already
         deps, policy = self._deps, self._deps.policy.quota

@@ -31,7 +31,11 @@ LOST = Node("lost", silent_s=120.0, steady_s=LONG)
         (replace(LOST, silent_s=119.9), [HEARD], Stand.SILENT),  # not long enough
         (LOST, [], Stand.SILENT),  # there is nowhere else to go
         (replace(LOST, silent_s=7 * DAY), [], Stand.SILENT),
-        (replace(LOST, silent_s=7 * DAY + 1), [], Stand.GONE),  # but no job waits for longer
+        (replace(LOST, silent_s=7 * DAY), [replace(HEARD, drains=True)], Stand.SILENT),
+        (replace(LOST, silent_s=7 * DAY + 1), [replace(HEARD, drains=True)], Stand.GONE),  # but no job waits for longer
+        (replace(LOST, silent_s=8 * DAY), [], Stand.SILENT),  # all were off, and nobody is back yet
+        (replace(LOST, silent_s=8 * DAY), [replace(HEARD, steady_s=119.9)], Stand.SILENT),  # the first that is back
+        (replace(LOST, silent_s=8 * DAY), [replace(HEARD, silent_s=30.0, drains=True)], Stand.SILENT),
         (replace(LOST, silent_s=float("inf")), [], Stand.SILENT),  # it is only starting
         (LOST, [replace(LOST, name="other")], Stand.SILENT),  # nobody is heard: the broker or the database was away
         (LOST, [replace(HEARD, silent_s=30.0)], Stand.SILENT),

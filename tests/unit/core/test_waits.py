@@ -71,6 +71,14 @@ def test_a_wait_for_room_that_was_there_in_this_run_begins_anew() -> None:
     assert given_up(later("quota_exceeded", anew=True), Waited(8 * DAY, 2 * DAY), POLICY) is not None
 
 
+@pytest.mark.parametrize("code", ["retry_after", "host_cooling_down"])
+def test_the_end_does_not_say_that_a_server_asked_for_all_of_the_time(code: str) -> None:
+    """Two waits that take turns: six days without room, and then one for a server."""
+    end = given_up(later(code), Waited(7 * DAY + 1, 6 * DAY), POLICY)
+    assert end is not None
+    assert "put off for 7.0 days in all, the last time because its server is too busy" in end.message
+
+
 def test_the_end_says_how_long_the_job_has_waited_and_for_what() -> None:
     end = given_up(later("quota_exceeded"), Waited(25 * 3600.0, 25 * 3600.0), POLICY)
     assert end is not None

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from dlpipe.core.errors import Retryable
+from dlpipe.core.errors import Retryable, WorkerEnding
 from dlpipe.core.quota import QuotaPolicy, Room
 from dlpipe.core.segments import SegmentPolicy
 from dlpipe.core.states import State, Status
@@ -308,6 +308,27 @@ def test_the_day_begins_anew_when_room_that_was_there_is_taken_by_others(world: 
     refused(world, job)
 
 
+@pytest.mark.parametrize("lost", [Retryable("cut", code="body_cut"), WorkerEnding("the process is ending")])
+def test_a_run_that_had_room_ends_the_wait_for_it_however_it_goes_on(
+    world: World, volume: Volume, lost: Exception
+) -> None:
+    """Else the time for which it streamed would count as one without room."""
+    volume.free = 0
+    job = world.fetch(URL)
+    waited_for_room(world, job, DAY - 600.0)
+    before = world.row(job).room_since
+
+    def others_fill_it() -> None:
+        volume.free = 0
+
+    volume.free = 100 * MIB
+    world.source.script(URL, Says(body=[BODY[:MIB], others_fill_it, lost]))
+    world.drive()
+    at_once(world, job)
+    assert world.view(job).error_code == "quota_exceeded"
+    assert world.row(job).room_since - before > 23 * 3_600_000
+
+
 @pytest.mark.parametrize("declared", [str(150 * MIB), None], ids=["another length", "none"])
 def test_the_day_goes_on_where_head_alone_declared_what_there_was_room_for(
     world: World, volume: Volume, declared: str | None
@@ -315,12 +336,17 @@ def test_the_day_goes_on_where_head_alone_declared_what_there_was_room_for(
     """Else HEAD would say at each run what fits, and the job would wait for room for a week."""
     volume.free = 2 * MIB
     world.source.put(URL, BODY, head_length=MIB)
-    for _ in range(2):
+    for _ in range(3):
         length = {"Content-Length": declared} if declared else {}
         without = () if declared else ("Content-Length",)
         world.source.script(URL, Says(headers=length, without=without))
     job = world.fetch(URL)
     refused(world, job)
+    waited_for_room(world, job, DAY - 600.0)
+    before = world.row(job).room_since
+    world.drive()
+    refused(world, job)
+    assert world.row(job).room_since - before < 600_000
     waited_for_room(world, job, DAY + 1.0)
     world.drive()
     failed(world, job, "it has waited for room for 24.0 hours")

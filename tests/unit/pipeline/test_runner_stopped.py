@@ -48,6 +48,13 @@ def test_the_end_of_a_worker_ends_no_job_however_long_it_has_waited(world: World
     assert world.row(job).due_at is not None
 
 
+def test_the_end_of_a_worker_is_no_wait(world: World, job: str) -> None:
+    """Else a job that no server has put off would stand behind those that are put off."""
+    lose_the_lease(world, job, 0.0, WorkerEnding("the process is ending"))
+    assert world.run("stream", job) == Dropped("worker_ending")
+    assert world.row(job).postponed_since is None
+
+
 def lose_the_lease(world: World, job: str, waited_s: float, lost: LeaseLost | None = None) -> None:
     world.run_to("stream", job)
     with world.database.engine.begin() as connection:
