@@ -52,8 +52,8 @@ class Stand(StrEnum):
 def judge(node: Node, nodes: Iterable[Node], policy: NodePolicy) -> Stand:
     """Gone is only who was silent while another one, which could take its jobs, was heard all the time.
 
-    When nobody is heard it is the broker or the database that was away, and then nobody is gone. For longer than any
-    job may wait, one is not waited for even if those that are heard all the time take no jobs.
+    When no node is heard it is the broker or the database that was away, and then none is gone. A node that is silent
+    for longer than any job may wait is gone even if those that are heard all the time take no jobs.
     """
     steady = [
         one

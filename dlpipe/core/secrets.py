@@ -1,4 +1,4 @@
-"""Which parameters of a URL let in whoever has them, by their names and by their look (SAFE-2). Pure, and one list.
+"""Which parameters of a URL are credentials, by their names and by their look (SAFE-2). Pure, and one list.
 
 To be on it costs little: the value is not shown. So short names are on it that mean something else on other servers.
 """
