@@ -80,7 +80,8 @@ def test_a_length_that_no_volume_could_hold_fails_alone_and_the_fetch_returns(co
         **dict.fromkeys(good, ("completed", None)),
     }
     assert ran.err.count("could never hold the file") == len(bad)
-    assert [len(web.gets(f"/{name}.bin")) for name in ("never", "surprise")] == [1, 1]
+    # Once, and once more on a fresh connection where the first answer came on a used one (HTTP.md, row 50).
+    assert {len(web.gets(f"/{name}.bin")) for name in ("never", "surprise")} <= {1, 2}
     assert list((command.home / "store" / ".staging").rglob("*.part")) == []
 
 
