@@ -10,17 +10,16 @@ from typing import Any
 import httpcore
 
 from dlpipe.core.errors import Permanent, Retryable
-from dlpipe.net import failures
+from dlpipe.net import failures, retry
 from dlpipe.net.direct import direct
 from dlpipe.net.layer import Ask
 from dlpipe.net.policy import NetPolicy
-from dlpipe.net.pool import Connection, Pool, Use
+from dlpipe.net.pool import Pool, PooledConnection, Use
 from dlpipe.net.reuse import ReuseMarks
 from dlpipe.net.wire import DoubtfulAnswer, StaleConnection, WatchedStream
 
 # Only these are believed on a reused connection (row 50). A refusal for now decides nothing, and what follows it
 # goes over a fresh connection anyway.
-_FOR_NOW = frozenset({408, 425, 429, 500, 502, 503, 504})
 _ONLY_WHEN_ASKED = {206: (b"range",), 304: (b"if-none-match", b"if-modified-since"), 416: (b"range",)}
 _KEEPS = frozenset({200, 206, 304})
 """After another answer a connection is closed, so that a server which redirects each time is not asked twice."""
@@ -72,9 +71,9 @@ class Connections:
             raise DoubtfulAnswer
         return answer, body
 
-    def _doubt(self, status: int, asked: httpcore.Request, connection: Connection) -> DoubtfulAnswer | None:
+    def _doubt(self, status: int, asked: httpcore.Request, connection: PooledConnection) -> DoubtfulAnswer | None:
         """Why this status is not believed on a reused connection (row 50)."""
-        if status == 200 or status in _FOR_NOW:
+        if status == 200 or status in retry.STATUSES:
             return None
         wanted = _ONLY_WHEN_ASKED.get(status)
         if wanted is None and status >= 200:
@@ -84,7 +83,7 @@ class Connections:
         self._pool.mark(connection, f"status {status} on a reused connection answers nothing that was asked")
         return DoubtfulAnswer()
 
-    def _ask(self, connection: Connection, asked: httpcore.Request, host: str) -> httpcore.Response:
+    def _ask(self, connection: PooledConnection, asked: httpcore.Request, host: str) -> httpcore.Response:
         try:
             answer = connection.http.handle_request(asked)
         except StaleConnection:
@@ -111,7 +110,7 @@ class Connections:
 class Lent:
     """The connection that an answer is read from."""
 
-    connection: Connection
+    connection: PooledConnection
     pool: Pool
     reused: bool
 

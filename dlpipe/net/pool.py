@@ -11,7 +11,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import httpcore
 
@@ -33,14 +33,14 @@ class Use:
 
 
 @dataclass(eq=False, slots=True)
-class Connection:
+class PooledConnection:
     """One connection, and the bytes that are watched on it."""
 
     use: Use
     http: httpcore.HTTPConnection
     wire: WatchedStream | None = None
     """Once it is connected."""
-    idle_since: float = field(default=0.0)
+    idle_since: float = 0.0
 
 
 class Pool:
@@ -50,18 +50,18 @@ class Pool:
         self._marks = marks
         self._max_idle, self._keepalive_s, self._clock = max_idle, keepalive_s, clock
         self._lock = threading.Lock()
-        self._idle: OrderedDict[Connection, None] = OrderedDict()
+        self._idle: OrderedDict[PooledConnection, None] = OrderedDict()
         """The one that was used longest ago first."""
 
-    def take(self, use: Use, connect: Callable[[], httpcore.HTTPConnection], *, afresh: bool) -> Connection:
+    def take(self, use: Use, connect: Callable[[], httpcore.HTTPConnection], *, afresh: bool) -> PooledConnection:
         """An idle connection of this use that is certainly still good, else a new one."""
         while not afresh and (found := self._newest(use)) is not None:
             if self._is_good(found):
                 return found
             found.http.close()
-        return Connection(use, connect())
+        return PooledConnection(use, connect())
 
-    def give_back(self, connection: Connection, *, keep: bool) -> None:
+    def give_back(self, connection: PooledConnection, *, keep: bool) -> None:
         """The answer was read, or given up. `keep`: it may be used again if nothing speaks against it."""
         if self._is_good(connection) and keep and connection.http.is_idle():
             connection.idle_since = self._clock()
@@ -71,14 +71,14 @@ class Pool:
             connection.http.close()
         self._let_go(self._keepalive_s, self._max_idle)
 
-    def surplus(self, connection: Connection) -> bool:
+    def surplus(self, connection: PooledConnection) -> bool:
         """Has more come than the answer? Then its origin is marked."""
         if connection.wire is None or not connection.wire.has_surplus():
             return False
         self.mark(connection, SURPLUS)
         return True
 
-    def mark(self, connection: Connection, why: str) -> None:
+    def mark(self, connection: PooledConnection, why: str) -> None:
         origin = connection.use.origin
         self._marks.mark(origin, why)
         with self._lock:
@@ -91,7 +91,7 @@ class Pool:
     def close(self) -> None:
         self._let_go(0.0, 0)
 
-    def _newest(self, use: Use) -> Connection | None:
+    def _newest(self, use: Use) -> PooledConnection | None:
         with self._lock:
             for connection in reversed(self._idle):
                 if connection.use == use:
@@ -99,7 +99,7 @@ class Pool:
                     return connection
         return None
 
-    def _is_good(self, connection: Connection) -> bool:
+    def _is_good(self, connection: PooledConnection) -> bool:
         wire = connection.wire
         if wire is None or self.surplus(connection) or not wire.is_over():
             return False
